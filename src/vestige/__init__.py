@@ -1,0 +1,60 @@
+"""Vestige audits how much training data can be reconstructed from what is released.
+
+Names are loaded when they are first used, so that ``vestige --help`` needs no torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "Audit": "audit",
+    "BadInput": "errors",
+    "Column": "records",
+    "DeepLeakage": "attacks",
+    "FederatedUpdate": "victims",
+    "Guess": "attacks",
+    "HonestServer": "threats",
+    "ImageSpace": "records",
+    "InvertingGradients": "attacks",
+    "LocalTraining": "simulation",
+    "Normalization": "simulation",
+    "Prior": "records",
+    "Record": "record",
+    "Records": "records",
+    "SharedGradient": "victims",
+    "TableSpace": "records",
+    "VestigeError": "errors",
+    "load": "datasets",
+    "render": "report",
+    "run": "audit",
+    "trained": "victims",
+}
+
+__all__ = [*_HOME, "__version__"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module 'vestige' has no attribute {name!r}")
+    return getattr(import_module(f"vestige.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+if TYPE_CHECKING:
+    from vestige.attacks import DeepLeakage, Guess, InvertingGradients
+    from vestige.audit import Audit, run
+    from vestige.datasets import load
+    from vestige.errors import BadInput, VestigeError
+    from vestige.record import Record
+    from vestige.records import Column, ImageSpace, Prior, Records, TableSpace
+    from vestige.report import render
+    from vestige.simulation import LocalTraining, Normalization
+    from vestige.threats import HonestServer
+    from vestige.victims import FederatedUpdate, SharedGradient, trained

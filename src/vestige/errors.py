@@ -1,0 +1,23 @@
+"""Problems a user can mend.
+
+Every message is one sentence that says what is wrong and what to do; the command line prints it
+and exits with code 2.
+"""
+
+from __future__ import annotations
+
+
+class VestigeError(Exception):
+    """A problem the user can mend."""
+
+
+class BadInput(VestigeError):
+    """Something handed to Vestige does not fit: a shape, a label, a file, a name."""
+
+
+class NotFound(VestigeError):
+    """Something named is nowhere to be found: a dataset, a run, an attack."""
+
+
+class Conflict(VestigeError):
+    """What is already on disk belongs to something else and is left as it was."""

@@ -1,0 +1,197 @@
+"""What is released, what an attacker is told, what it sees, and what it gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from vestige.errors import BadInput
+from vestige.records import Prior, Records, Space
+from vestige.simulation import Simulator
+
+
+@dataclass(frozen=True)
+class GradientRelease:
+    """One gradient, by parameter name; ``buffers`` as the client's state holds them afterwards."""
+
+    tensors: Mapping[str, Tensor]
+    buffers: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class UpdateRelease:
+    """New minus old parameters after local training; ``buffers`` as they are afterwards."""
+
+    tensors: Mapping[str, Tensor]
+    buffers: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+Release = GradientRelease | UpdateRelease
+
+
+@dataclass(frozen=True)
+class Hints:
+    """What the attacker was told about one release, beside the release.
+
+    ``labels`` (batch,) says which labels the batch holds. Decoys satisfy every hint.
+    """
+
+    batch_size: int | None = None
+    labels: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Observation:
+    """All that reaches the attacker about one release."""
+
+    release: Release
+    hints: Hints = field(default_factory=Hints)
+
+
+@dataclass(frozen=True)
+class Public:
+    """All that the attacker knows before any release."""
+
+    simulator: Simulator
+    prior: Prior
+    reads: type[Release] = GradientRelease
+
+    @property
+    def space(self) -> Space:
+        """The space that candidates live in."""
+        return self.prior.space
+
+    @property
+    def classes(self) -> int:
+        """Number of classes."""
+        return len(self.space.class_names)
+
+
+@dataclass(frozen=True)
+class Reconstruction:
+    """What an attack believes the secret to be.
+
+    candidates (k, *shape) with labels (k,) or None; confidence (k,), higher is surer and made
+    without the secret; objective is the final gradient distance. ``info`` holds facts for a
+    reader, never for a program. An attack does not judge itself.
+    """
+
+    candidates: Tensor
+    labels: Tensor | None = None
+    confidence: Tensor | None = None
+    objective: float | None = None
+    diverged: bool = False
+    info: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+
+    def checked(self, space: Space) -> Reconstruction:
+        """Return self, or say what is wrong with its form."""
+        if tuple(self.candidates.shape[1:]) != space.shape:
+            raise BadInput(
+                f"The attack returned candidates of shape {tuple(self.candidates.shape[1:])} "
+                f"where {space.shape} is expected."
+            )
+        for name in ("labels", "confidence"):
+            value = getattr(self, name)
+            if value is not None and value.shape != self.candidates.shape[:1]:
+                raise BadInput(f"The attack returned {name} that do not match its candidates.")
+        return self
+
+
+Reconstructor = Callable[[Observation, torch.Generator], Reconstruction]
+
+
+@runtime_checkable
+class Attack(Protocol):
+    """One published method. See CONTRIBUTING for how to add one."""
+
+    @property
+    def name(self) -> str:
+        """The name readers see."""
+        ...
+
+    @property
+    def summary(self) -> str:
+        """How it works, in a few words."""
+        ...
+
+    @property
+    def needs(self) -> str:
+        """What it must be told, in a few words."""
+        ...
+
+    @property
+    def cites(self) -> str:
+        """The paper it implements."""
+        ...
+
+    @property
+    def reads(self) -> tuple[type[Release], ...]:
+        """The releases it can read."""
+        ...
+
+    def prepare(self, public: Public, *, generator: torch.Generator) -> Reconstructor:
+        """Train whatever it needs; it sees no secret."""
+        ...
+
+
+class Victim(Protocol):
+    """A process under audit."""
+
+    @property
+    def releases(self) -> type[Release]:
+        """The kind of release it makes."""
+        ...
+
+    @property
+    def simulator(self) -> Simulator:
+        """Its computation, as a fully informed reader of its code would replay it."""
+        ...
+
+    def release(self, secret: Records, *, generator: torch.Generator) -> Release:
+        """Run once on a secret batch and return what leaves the building."""
+        ...
+
+    def describe(self) -> dict[str, str]:
+        """Settings a reader needs to repeat it."""
+        ...
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a victim: the secret batch and what was released."""
+
+    secret: Records
+    release: Release
+
+
+@dataclass(frozen=True)
+class Briefing:
+    """The threat model in sentences, for the page."""
+
+    attacker: str
+    who: str
+    sees: str
+    told: str
+    not_told: str
+
+
+class ThreatModel(Protocol):
+    """The only door to the attacker."""
+
+    def public(self, victim: Victim, prior: Prior) -> Public:
+        """Return what is known before any release."""
+        ...
+
+    def observe(self, run: Run) -> Observation:
+        """Return the release and the hints, nothing else."""
+        ...
+
+    def briefing(self, victim: Victim, batch_size: int) -> Briefing:
+        """Say in words who sees what."""
+        ...
+
+

@@ -1,0 +1,295 @@
+"""The Record: everything an audit found, as one JSON document.
+
+Judging and rendering need nothing else: no model, no data, no torch. Times live in ``times``
+alone, so two runs of one audit are equal but for that field.
+"""
+
+from __future__ import annotations
+
+import base64
+from enum import StrEnum
+from typing import Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+SCHEMA_VERSION = 1
+
+
+class Document(BaseModel):
+    """Part of a Record: frozen, and strict about what it does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Rate(Document):
+    """Hits among trials with Clopper–Pearson limits, joint over the attacks of the audit."""
+
+    hits: int
+    trials: int
+    lower: float
+    upper: float
+
+    @property
+    def value(self) -> float:
+        """Hits divided by trials."""
+        return self.hits / self.trials if self.trials else 0.0
+
+
+class CurvePoint(Document):
+    """One point of a ROC: hits among secrets when this share of decoys may pass.
+
+    Without limits where decoys are too few to give them.
+    """
+
+    false_positive_rate: float
+    true_positive_rate: float
+    lower: float | None = None
+    upper: float | None = None
+
+
+class PooledRate(Document):
+    """TPR when one threshold serves all trials, at a false positive rate, with honest limits.
+
+    ``threshold``, ``lower`` and ``upper`` are None where there are too few decoys for a limit;
+    ``needed`` says how many trials would give one.
+    """
+
+    false_positive_rate: float
+    threshold: float | None
+    true_positive_rate: float | None
+    lower: float | None
+    upper: float | None
+    needed: int
+
+
+class Outcome(Document):
+    """One attack on one trial. Distances are None where the attack gave nothing finite.
+
+    ``rank`` is the place of the secret among itself and its decoys by distance to the
+    reconstruction: 1 is closest, ties count against the attack. ``swapped_rank`` is the place of
+    another trial's secret under the same hints, a check that must look like chance.
+    """
+
+    trial: int
+    rank: int
+    distance: float | None
+    decoy_distance: float | None
+    nearest_decoy: float | None
+    swapped_rank: int | None = None
+    mse: float | None = None
+    psnr: float | None = None
+    ssim: float | None = None
+    label_accuracy: float | None = None
+    objective: float | None = None
+    confidence: float | None = None
+    diverged: bool = False
+
+
+class AttackRecord(Document):
+    """What one attack did in all trials."""
+
+    name: str
+    summary: str
+    cites: str
+    guess: bool
+    settings: dict[str, str]
+    outcomes: tuple[Outcome, ...]
+    rate: Rate | None = None
+    swapped: Rate | None = None
+    curve: tuple[CurvePoint, ...] = ()
+    pooled: PooledRate | None = None
+    remarks: tuple[str, ...] = ()
+
+
+class CheckOutcome(StrEnum):
+    """How a check ended."""
+
+    PASSED = "passed"
+    REMARK = "remark"
+    FAILED = "failed"
+
+
+class Check(Document):
+    """Something that suspects the audit itself."""
+
+    outcome: CheckOutcome
+    sentence: str
+    remedy: str = ""
+
+
+class VerdictKind(StrEnum):
+    """The four things an audit can say."""
+
+    DEMONSTRATED = "DEMONSTRATED"
+    NOT_DEMONSTRATED = "NOT_DEMONSTRATED"
+    CLAIM_REFUTED = "CLAIM_REFUTED"
+    INVALID = "INVALID"
+
+
+class Verdict(Document):
+    """The verdict with its sentences; ``attack`` is the strongest one, by lower limit."""
+
+    kind: VerdictKind
+    headline: str
+    lede: str
+    attack: str | None = None
+    remedy: str = ""
+
+
+class Claim(Document):
+    """A rate that somebody claims is never exceeded, and who claims it."""
+
+    rate: float = Field(ge=0, le=1)
+    source: str
+
+
+class ColumnRecord(Document):
+    """One feature of a table, with what is needed to write it in its original unit."""
+
+    name: str
+    center: float
+    scale: float
+    categories: tuple[str, ...] = ()
+
+
+class SpaceRecord(Document):
+    """What one record looks like."""
+
+    kind: Literal["image", "table"]
+    shape: tuple[int, ...]
+    noun: str
+    class_names: tuple[str, ...]
+    columns: tuple[ColumnRecord, ...] = ()
+
+
+class Picture(Document):
+    """One record for the page: 8-bit pixels (channels, height, width) or a row of features."""
+
+    shape: tuple[int, ...]
+    pixels: str | None = None
+    features: tuple[float, ...] | None = None
+
+    @classmethod
+    def of(cls, values: np.ndarray) -> Picture:
+        """Store an image (c, h, w) in [0, 1], clipped, or a row (features,)."""
+        array = np.nan_to_num(np.asarray(values, dtype=np.float64), posinf=1e9, neginf=-1e9)
+        if array.ndim == 1:
+            return cls(shape=array.shape, features=tuple(float(f"{v:.6g}") for v in array))
+        eight = np.round(np.clip(array, 0, 1) * 255).astype(np.uint8)
+        return cls(shape=array.shape, pixels=base64.b64encode(eight.tobytes()).decode())
+
+    def array(self) -> np.ndarray:
+        """Return the pixels (c, h, w) as uint8, or the features as float64."""
+        if self.pixels is None:
+            return np.asarray(self.features, dtype=np.float64)
+        return np.frombuffer(base64.b64decode(self.pixels), np.uint8).reshape(self.shape)
+
+
+class Exhibit(Document):
+    """A trial to look at, chosen by rank of distance to the secret, never by eye.
+
+    ``place`` is its place among ``of`` trials. ``batch`` holds the other records of its batch as
+    pairs of secret and reconstruction. Pictures are None where they are withheld or missing.
+    """
+
+    attack: str
+    trial: int
+    place: int
+    of: int
+    label: str
+    hit: bool
+    rank: int
+    decoys: int
+    distance: float | None
+    decoy_distance: float | None
+    nearest_decoy: float | None
+    secret: Picture | None
+    reconstruction: Picture | None
+    decoy: Picture | None
+    batch: tuple[tuple[Picture | None, Picture | None], ...] = ()
+
+
+class Candidate(Document):
+    """One candidate for a record nobody gave us: what an attack on a captured release returns."""
+
+    attack: str
+    label: str
+    confidence: float | None
+    objective: float | None
+    picture: Picture | None
+    agreement: Picture | None = None
+
+
+class ThreatRecord(Document):
+    """Who saw what, in sentences."""
+
+    attacker: str
+    who: str
+    sees: str
+    told: str
+    not_told: str
+    prior: str
+
+
+class Times(Document):
+    """When and how long: the only part of a Record that differs between equal runs."""
+
+    started: str = ""
+    finished: str = ""
+    cpu_seconds: float = 0.0
+    seconds_per_trial: dict[str, float] = {}
+
+
+class Record(Document):
+    """Everything an audit found."""
+
+    schema_version: int = SCHEMA_VERSION
+    title: str
+    release: str
+    space: SpaceRecord
+    threat: ThreatRecord
+    seed: int
+    trials_planned: int
+    trials_finished: int
+    batch_size: int
+    decoys: int
+    false_positive_rate: float
+    confidence: float
+    distance: str
+    nearest_neighbor_distance: float | None = None
+    prior_public: bool = True
+    claim: Claim | None = None
+    attacks: tuple[AttackRecord, ...] = ()
+    candidates: tuple[Candidate, ...] = ()
+    exhibits: tuple[Exhibit, ...] = ()
+    checks: tuple[Check, ...] = ()
+    limits: tuple[str, ...] = ()
+    settings: dict[str, str] = {}
+    environment: dict[str, str] = {}
+    redacted: bool = False
+    verdict: Verdict
+    times: Times = Times()
+
+    def without_secrets(self) -> Record:
+        """Withhold secrets and reconstructions: a good reconstruction is the secret.
+
+        Decoys stay only if the prior is public.
+        """
+        exhibits = tuple(
+            e.model_copy(
+                update={
+                    "secret": None,
+                    "reconstruction": None,
+                    "decoy": e.decoy if self.prior_public else None,
+                    "batch": ((None, None),) * len(e.batch),
+                }
+            )
+            for e in self.exhibits
+        )
+        candidates = tuple(
+            c.model_copy(update={"picture": None, "agreement": None}) for c in self.candidates
+        )
+        return self.model_copy(
+            update={"exhibits": exhibits, "candidates": candidates, "redacted": True}
+        )

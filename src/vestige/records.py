@@ -1,0 +1,226 @@
+"""Records: what a client holds and an attacker wants. Spaces, records, splits and priors.
+
+Images live in [0, 1]. Tables live in standard-deviation units; their space knows how to write a
+value in its original unit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from vestige.errors import BadInput
+
+
+@dataclass(frozen=True)
+class ImageSpace:
+    """Pictures of one size, channels first, values in [0, 1]."""
+
+    channels: int
+    height: int
+    width: int
+    class_names: tuple[str, ...]
+    noun: str = "image"
+
+    def __post_init__(self) -> None:
+        if self.channels not in (1, 3):
+            raise BadInput(
+                f"Images need 1 or 3 channels, these have {self.channels}: "
+                "convert them, or describe them as a table."
+            )
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one record."""
+        return (self.channels, self.height, self.width)
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Smallest and largest value a record can hold."""
+        return (0.0, 1.0)
+
+
+@dataclass(frozen=True)
+class Column:
+    """One feature of a table: stored value = (original − center) / scale.
+
+    A category is stored as its index in ``categories``, with center 0 and scale 1.
+    """
+
+    name: str
+    center: float = 0.0
+    scale: float = 1.0
+    categories: tuple[str, ...] = ()
+
+    def original(self, value: float) -> float | str:
+        """Write a stored value in its original unit, or as the nearest category's word."""
+        if not self.categories:
+            return value * self.scale + self.center
+        index = min(max(round(value), 0), len(self.categories) - 1)
+        return self.categories[index]
+
+
+@dataclass(frozen=True)
+class TableSpace:
+    """Rows of features."""
+
+    columns: tuple[Column, ...]
+    class_names: tuple[str, ...]
+    noun: str = "row"
+    bounds: tuple[float, float] | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one record."""
+        return (len(self.columns),)
+
+
+Space = ImageSpace | TableSpace
+
+
+@dataclass(frozen=True)
+class Records:
+    """Labelled records of one space: ``x`` (n, *shape) float, ``y`` (n,) int64."""
+
+    x: Tensor
+    y: Tensor
+    space: Space
+
+    def __post_init__(self) -> None:
+        if tuple(self.x.shape[1:]) != self.space.shape:
+            raise BadInput(
+                f"Records have shape {tuple(self.x.shape[1:])} where {self.space.shape} is "
+                "expected: reshape them or describe their space."
+            )
+        if self.y.shape != self.x.shape[:1]:
+            raise BadInput(
+                f"{self.x.shape[0]} records came with {tuple(self.y.shape)} labels: "
+                "give one label for each record."
+            )
+        if not self.x.is_floating_point() or self.y.dtype != torch.int64:
+            raise BadInput("Records are floating point and labels int64: convert them first.")
+        if not torch.isfinite(self.x).all():
+            raise BadInput("Some records hold NaN or infinite values: remove or fill them first.")
+        if len(self) and not 0 <= int(self.y.min()) <= int(self.y.max()) < self.classes:
+            raise BadInput(
+                f"Labels run from {int(self.y.min())} to {int(self.y.max())}, but there are "
+                f"{self.classes} classes: labels must lie in 0 … {self.classes - 1}."
+            )
+
+    def __len__(self) -> int:
+        return self.x.shape[0]
+
+    def __getitem__(self, index: slice | Sequence[int] | Tensor) -> Records:
+        picked = index if isinstance(index, slice) else torch.as_tensor(index, dtype=torch.int64)
+        return replace(self, x=self.x[picked], y=self.y[picked])
+
+    @property
+    def classes(self) -> int:
+        """How many classes the labels can take."""
+        return len(self.space.class_names)
+
+    def to(self, device: torch.device | str) -> Records:
+        """Copy the records to a device."""
+        return replace(self, x=self.x.to(device), y=self.y.to(device))
+
+    def fingerprints(self) -> tuple[str, ...]:
+        """Content hash of every record, without its label."""
+        rows = self.x.detach().cpu().to(torch.float32).contiguous().numpy()
+        return tuple(hashlib.sha256(row.tobytes()).hexdigest() for row in rows)
+
+    def distinct(self) -> Records:
+        """Keep the first of every set of records with equal content."""
+        first = {print_: index for index, print_ in reversed(list(enumerate(self.fingerprints())))}
+        return self[sorted(first.values())]
+
+    def split(
+        self, *, seed: int, train: float = 0.3, held_out: float = 0.1, prior: float = 0.6
+    ) -> Splits:
+        """Split into disjoint parts, class by class; equal records are first merged into one.
+
+        ``train`` is the pool that secrets are drawn from (and models are trained on elsewhere),
+        ``held_out`` is for utility, ``prior`` is what an attacker may have collected.
+        """
+        if min(train, held_out, prior) < 0 or train + held_out + prior > 1 + 1e-9:
+            raise BadInput("Shares of a split are at least 0 and add up to at most 1.")
+        whole = self.distinct()
+        generator = torch.Generator().manual_seed(seed)
+        parts: tuple[list[int], list[int], list[int]] = ([], [], [])
+        for label in range(self.classes):
+            members = torch.nonzero(whole.y.cpu() == label).flatten()
+            members = members[torch.randperm(len(members), generator=generator)].tolist()
+            first = round(train * len(members))
+            second = first + round(held_out * len(members))
+            third = min(len(members), second + round(prior * len(members)))
+            for part, (start, stop) in zip(parts, ((0, first), (first, second), (second, third))):
+                part.extend(members[start:stop])
+        return Splits(*(whole[sorted(part)] for part in parts[:2]), Prior(whole[sorted(parts[2])]))
+
+
+@dataclass(frozen=True)
+class Prior:
+    """What the attacker may have collected: other records of the same kind.
+
+    ``public`` says whether its records may be shown on a redacted page.
+    """
+
+    records: Records
+    public: bool = True
+    _by_label: dict[int | None, Tensor] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    @property
+    def space(self) -> Space:
+        """The space its records live in."""
+        return self.records.space
+
+    def members(self, label: int | None = None) -> Tensor:
+        """Indices of its records with a label, or of all."""
+        if label not in self._by_label:
+            labels = self.records.y.cpu()
+            chosen = torch.ones_like(labels, dtype=torch.bool) if label is None else labels == label
+            self._by_label[label] = torch.nonzero(chosen).flatten()
+        return self._by_label[label]
+
+    def draw(
+        self, count: int, *, label: int | None = None, generator: torch.Generator
+    ) -> Records:
+        """Draw distinct records, conditional on a label if one is given."""
+        members = self.members(label)
+        if count > len(members):
+            under = "" if label is None else f" of class {self.space.class_names[label]!r}"
+            raise BadInput(
+                f"The prior holds {len(members)} records{under}, but {count} distinct ones are "
+                "needed: give a larger prior, ask for fewer decoys, or allow a higher "
+                "false_positive_rate."
+            )
+        order = torch.randperm(len(members), generator=generator)[:count]
+        return self.records[members[order]]
+
+    def mean(self, label: int | None = None) -> Tensor:
+        """Average of its records with a label, or of all; the overall mean if there are none."""
+        members = self.members(label)
+        return self.records.x[members if len(members) else self.members()].mean(0)
+
+
+@dataclass(frozen=True)
+class Splits:
+    """Disjoint parts of one dataset."""
+
+    train: Records
+    held_out: Records
+    prior: Prior
+
+    @cached_property
+    def space(self) -> Space:
+        """The space all parts live in."""
+        return self.train.space
+
+    def __iter__(self):
+        return iter((self.train, self.held_out, self.prior))

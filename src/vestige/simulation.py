@@ -1,0 +1,171 @@
+"""The client's computation as a differentiable function of its records.
+
+A victim runs this computation with ordinary training code; an attacker who was told the protocol
+replays it here, on candidates, and differentiates through it. Everything is functional
+(``torch.func``), so a stack of restarts runs under ``vmap``.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+
+from vestige.errors import BadInput
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""(outputs (n, k), targets (n, classes) summing to one) → loss of each record (n,)."""
+
+Mode = Literal["train", "eval"]
+Reduction = Literal["mean", "sum"]
+
+
+def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Cross-entropy of soft targets, one value for each record."""
+    return -(targets * torch.log_softmax(outputs, -1)).sum(-1)
+
+
+def logistic(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Binary cross-entropy for networks with a single logit: outputs (n, 1), targets (n, 2)."""
+    logit = outputs.reshape(outputs.shape[0])
+    return nn.functional.softplus(logit) - targets[:, 1] * logit
+
+
+@dataclass(frozen=True)
+class Normalization:
+    """What the client does to a record before the network: (x − mean) / std, for each channel."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.mean) != len(self.std) or min(self.std, default=0) <= 0:
+            raise BadInput("A normalisation needs one mean and one positive std per channel.")
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Normalise records (n, channels, …)."""
+        shape = (1, -1) + (1,) * (x.dim() - 2)
+        mean = torch.tensor(self.mean, dtype=x.dtype, device=x.device).reshape(shape)
+        std = torch.tensor(self.std, dtype=x.dtype, device=x.device).reshape(shape)
+        return (x - mean) / std
+
+
+@dataclass(frozen=True)
+class LocalTraining:
+    """What a federated client does before it sends its update: plain SGD, in a fixed order."""
+
+    steps: int
+    learning_rate: float
+    batch_size: int | None = None
+    momentum: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or self.learning_rate <= 0 or not 0 <= self.momentum < 1:
+            raise BadInput(
+                "Local training needs at least one step, a positive learning rate and a momentum "
+                "in [0, 1)."
+            )
+        if self.batch_size is not None and self.batch_size < 1:
+            raise BadInput("The local batch size is at least 1, or None for the whole batch.")
+
+    def batches(self, count: int) -> list[slice]:
+        """Which of ``count`` records each step sees: consecutive batches, again from the start."""
+        size = min(self.batch_size or count, count)
+        epoch = [slice(start, min(start + size, count)) for start in range(0, count, size)]
+        return [epoch[step % len(epoch)] for step in range(self.steps)]
+
+
+def logits_of(output: object) -> Tensor:
+    """The logits in whatever a classifier returns: a tensor, a tuple, an object with logits."""
+    found = getattr(output, "logits", output)
+    if isinstance(found, (tuple, list)):
+        found = found[0]
+    if not isinstance(found, Tensor):
+        raise BadInput(
+            f"The model returned {type(output).__name__}: it must return logits, "
+            "or an object whose attribute logits holds them."
+        )
+    return found.flatten(1) if found.dim() > 2 else found
+
+
+@dataclass(frozen=True)
+class Simulator:
+    """What a client computes, as far as somebody was told: records and targets → named tensors."""
+
+    model: nn.Module
+    loss: Loss = cross_entropy
+    reduction: Reduction = "mean"
+    mode: Mode = "eval"
+    normalization: Normalization | None = None
+    local: LocalTraining | None = None
+
+    @cached_property
+    def network(self) -> nn.Module:
+        """A private copy in the right mode that never writes to its own state.
+
+        In train mode batch norm uses the batch's own statistics and forgets running ones.
+        Dropout is off: nobody but the client knows the mask.
+        """
+        network = copy.deepcopy(self.model).train(self.mode == "train")
+        for module in network.modules():
+            if isinstance(module, _DropoutNd):
+                module.eval()
+            elif isinstance(module, _BatchNorm) and self.mode == "train":
+                module.running_mean = module.running_var = module.num_batches_tracked = None
+                module.track_running_stats = False
+        return network
+
+    @cached_property
+    def parameters(self) -> dict[str, Tensor]:
+        """The trainable parameters at the time of the release."""
+        return {n: p.detach() for n, p in self.network.named_parameters() if p.requires_grad}
+
+    @cached_property
+    def classes(self) -> int | None:
+        """Number of logits of the last linear layer, if there is one."""
+        linear = [m for m in self.network.modules() if isinstance(m, nn.Linear)]
+        return linear[-1].out_features if linear else None
+
+    def outputs(self, x: Tensor, parameters: Mapping[str, Tensor] | None = None) -> Tensor:
+        """Logits (n, classes) of records in their own space."""
+        inputs = x if self.normalization is None else self.normalization(x)
+        chosen = dict(self.parameters if parameters is None else parameters)
+        return logits_of(torch.func.functional_call(self.network, chosen, (inputs,)))
+
+    def loss_of(self, parameters: Mapping[str, Tensor], x: Tensor, targets: Tensor) -> Tensor:
+        """Reduced loss, a scalar."""
+        losses = self.loss(self.outputs(x, parameters), targets)
+        return losses.mean() if self.reduction == "mean" else losses.sum()
+
+    def gradient(self, x: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        """Gradient of the loss at the released parameters; differentiable in x and targets."""
+        return torch.func.grad(self.loss_of)(self.parameters, x, targets)
+
+    def update(self, x: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        """Difference of parameters after local training, unrolled; differentiable."""
+        if self.local is None:
+            raise BadInput("This simulator knows no local training: give it a LocalTraining.")
+        current, velocity = dict(self.parameters), None
+        for batch in self.local.batches(x.shape[0]):
+            step = torch.func.grad(self.loss_of)(current, x[batch], targets[batch])
+            if velocity is not None:
+                step = {n: self.local.momentum * velocity[n] + g for n, g in step.items()}
+            velocity = step if self.local.momentum else None
+            current = {n: p - self.local.learning_rate * step[n] for n, p in current.items()}
+        return {n: current[n] - p for n, p in self.parameters.items()}
+
+    def __call__(self, x: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        """What the client would release for these records."""
+        return self.gradient(x, targets) if self.local is None else self.update(x, targets)
+
+
+def one_hot(labels: Tensor, classes: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Targets (n, classes) from labels (n,)."""
+    return nn.functional.one_hot(labels, classes).to(dtype)
