@@ -34,7 +34,30 @@ _HOME = {
     "trained": "victims",
 }
 
-__all__ = [*_HOME, "__version__"]
+__all__ = [
+    "Audit",
+    "BadInput",
+    "Column",
+    "DeepLeakage",
+    "FederatedUpdate",
+    "Guess",
+    "HonestServer",
+    "ImageSpace",
+    "InvertingGradients",
+    "LocalTraining",
+    "Normalization",
+    "Prior",
+    "Record",
+    "Records",
+    "SharedGradient",
+    "TableSpace",
+    "VestigeError",
+    "load",
+    "render",
+    "run",
+    "trained",
+    "__version__",
+]
 
 
 def __getattr__(name: str) -> object:

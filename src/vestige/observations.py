@@ -193,5 +193,3 @@ class ThreatModel(Protocol):
     def briefing(self, victim: Victim, batch_size: int) -> Briefing:
         """Say in words who sees what."""
         ...
-
-

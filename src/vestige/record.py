@@ -137,6 +137,15 @@ class Verdict(Document):
     remedy: str = ""
 
 
+class Failure(Document):
+    """Why a run stopped before its last trial; ``attack`` is None if somebody stopped it."""
+
+    attack: str | None
+    trial: int
+    message: str
+    remedy: str
+
+
 class Claim(Document):
     """A rate that somebody claims is never exceeded, and who claims it."""
 
@@ -263,7 +272,9 @@ class Record(Document):
     attacks: tuple[AttackRecord, ...] = ()
     candidates: tuple[Candidate, ...] = ()
     exhibits: tuple[Exhibit, ...] = ()
+    preflight: tuple[Check, ...] = ()
     checks: tuple[Check, ...] = ()
+    failure: Failure | None = None
     limits: tuple[str, ...] = ()
     settings: dict[str, str] = {}
     environment: dict[str, str] = {}

@@ -7,6 +7,7 @@ value in its original unit.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -61,8 +62,9 @@ class Column:
         """Write a stored value in its original unit, or as the nearest category's word."""
         if not self.categories:
             return value * self.scale + self.center
-        index = min(max(round(value), 0), len(self.categories) - 1)
-        return self.categories[index]
+        if math.isnan(value):
+            return "not a number"
+        return self.categories[round(min(max(value, 0), len(self.categories) - 1))]
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ class TableSpace:
 Space = ImageSpace | TableSpace
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Records:
     """Labelled records of one space: ``x`` (n, *shape) float, ``y`` (n,) int64."""
 
@@ -116,7 +118,17 @@ class Records:
         return self.x.shape[0]
 
     def __getitem__(self, index: slice | Sequence[int] | Tensor) -> Records:
-        picked = index if isinstance(index, slice) else torch.as_tensor(index, dtype=torch.int64)
+        if isinstance(index, slice):
+            return replace(self, x=self.x[index], y=self.y[index])
+        picked = torch.as_tensor(index)
+        if picked.dim() != 1 or (picked.dtype == torch.bool and len(picked) != len(self)):
+            raise BadInput(
+                "Pick records by a slice, a list of indices or a mask with one entry for each "
+                f"record, not by {index!r}."
+            )
+        if picked.dtype == torch.bool:
+            picked = torch.nonzero(picked).flatten()
+        picked = picked.to(self.x.device, torch.int64)
         return replace(self, x=self.x[picked], y=self.y[picked])
 
     @property
@@ -130,7 +142,8 @@ class Records:
 
     def fingerprints(self) -> tuple[str, ...]:
         """Content hash of every record, without its label."""
-        rows = self.x.detach().cpu().to(torch.float32).contiguous().numpy()
+        # Adding zero turns −0 into 0: equal numbers must have equal bytes.
+        rows = (self.x.detach().cpu().to(torch.float32) + 0.0).contiguous().numpy()
         return tuple(hashlib.sha256(row.tobytes()).hexdigest() for row in rows)
 
     def distinct(self) -> Records:
@@ -159,7 +172,8 @@ class Records:
             third = min(len(members), second + round(prior * len(members)))
             for part, (start, stop) in zip(parts, ((0, first), (first, second), (second, third))):
                 part.extend(members[start:stop])
-        return Splits(*(whole[sorted(part)] for part in parts[:2]), Prior(whole[sorted(parts[2])]))
+        in_train, in_held_out, in_prior = (whole[sorted(part)] for part in parts)
+        return Splits(in_train, in_held_out, Prior(in_prior))
 
 
 @dataclass(frozen=True)
@@ -188,9 +202,7 @@ class Prior:
             self._by_label[label] = torch.nonzero(chosen).flatten()
         return self._by_label[label]
 
-    def draw(
-        self, count: int, *, label: int | None = None, generator: torch.Generator
-    ) -> Records:
+    def draw(self, count: int, *, label: int | None = None, generator: torch.Generator) -> Records:
         """Draw distinct records, conditional on a label if one is given."""
         members = self.members(label)
         if count > len(members):

@@ -1,0 +1,7 @@
+"""Attacks: one file is one published method; each is one line here."""
+
+from vestige.attacks.deep_leakage import DeepLeakage
+from vestige.attacks.guess import Guess
+from vestige.attacks.inverting_gradients import InvertingGradients
+
+__all__ = ["DeepLeakage", "Guess", "InvertingGradients"]

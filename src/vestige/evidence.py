@@ -1,0 +1,181 @@
+"""Evidence: how close a reconstruction comes to its secret, and to decoys it never saw.
+
+Every trial has one audited record, at a slot of its batch. Each decoy in turn takes that slot,
+the other records stay, candidates are assigned to the batch anew, and the distance at the slot
+counts. If the release says nothing about the audited record beyond its hints and its batch, then
+the secret and its decoys are exchangeable, and the secret's rank among them is uniform: a share
+α of secrets ranks in the first α, whatever the attack does.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+
+from vestige.distances import Distance, mean_squared_error, ssim
+from vestige.errors import BadInput
+from vestige.observations import Reconstruction
+from vestige.rates import NOTHING
+from vestige.record import Outcome
+from vestige.records import Prior, Records
+
+PSNR_FLOOR = 1e-20
+"""Smallest mean squared error in a PSNR: an exact reconstruction reads 200 dB, not infinity."""
+
+
+def draw_decoys(
+    prior: Prior, secret: Records, slot: int, count: int, *, generator: torch.Generator
+) -> Records:
+    """Draw distinct decoys for a slot, conditional on everything the attacker has been told.
+
+    The label always counts as told: a gradient gives it away (Zhao et al. 2020, iDLG), and
+    knowing a class is not knowing a record. A decoy of another class would let an attack that
+    draws nothing but class means pass for a reconstruction.
+    """
+    label = int(secret.y[slot])
+    decoys = prior.draw(count, label=label, generator=generator)
+    if not bool((decoys.y == label).all()):
+        raise BadInput("The prior drew decoys that do not satisfy the hints: mend its draw method.")
+    return decoys
+
+
+def assign(costs: np.ndarray) -> np.ndarray:
+    """Which candidate belongs to each record: costs (k, n) → (n,), −1 where none is left.
+
+    Hungarian assignment: the sum of costs is smallest.
+    """
+    rows, columns = linear_sum_assignment(costs)
+    chosen = np.full(costs.shape[1], -1)
+    chosen[columns] = rows
+    return chosen
+
+
+def slot_distances(to_batch: np.ndarray, to_others: np.ndarray, slot: int) -> np.ndarray:
+    """Distance at a slot when each of the others takes it: (k, b) and (k, m) → (m,)."""
+    candidates, size = to_batch.shape
+    if candidates == 0:
+        return np.full(to_others.shape[1], NOTHING)
+    if size == 1:
+        return to_others.min(0)
+    costs, found = to_batch.copy(), np.empty(to_others.shape[1])
+    for index in range(to_others.shape[1]):
+        costs[:, slot] = to_others[:, index]
+        row = assign(costs)[slot]
+        found[index] = NOTHING if row < 0 else costs[row, slot]
+    return found
+
+
+def costs_between(distance: Distance, candidates: Tensor, records: Tensor) -> np.ndarray:
+    """Distances (k, n) in float64; NaN and infinity become the distance of nothing."""
+    finite = torch.nan_to_num(candidates.detach().cpu().double(), nan=1e9, posinf=1e9, neginf=-1e9)
+    found = distance(finite, records.detach().cpu().double()).numpy()
+    broken = ~torch.isfinite(candidates.detach().cpu()).flatten(1).all(1).numpy()
+    costs = np.nan_to_num(found, nan=NOTHING, posinf=NOTHING, neginf=NOTHING)
+    costs[broken] = NOTHING
+    return np.minimum(costs, NOTHING)
+
+
+def rank_among(own: float, others: np.ndarray) -> int:
+    """Place of a distance among others, 1 is closest; a tie counts against it."""
+    return 1 + int((others <= own).sum())
+
+
+def gather(
+    reconstruction: Reconstruction,
+    secret: Records,
+    slot: int,
+    decoys: Records,
+    distance: Distance = mean_squared_error,
+    *,
+    trial: int = 0,
+    swapped: Records | None = None,
+) -> Outcome:
+    """Measure one reconstruction against its secret and its decoys.
+
+    ``swapped`` is a record of the secrets' pool that the client did not hold; its rank is a check.
+    """
+    candidates = reconstruction.candidates
+    to_batch = costs_between(distance, candidates, secret.x)
+    own = float(slot_distances(to_batch, to_batch[:, [slot]], slot)[0])
+    null = slot_distances(to_batch, costs_between(distance, candidates, decoys.x), slot)
+    swapped_rank = None
+    if swapped is not None and len(swapped):
+        other = slot_distances(to_batch, costs_between(distance, candidates, swapped.x), slot)
+        swapped_rank = rank_among(float(other[0]), null)
+    match = assigned_candidate(to_batch, slot)
+    mse = similarity = None
+    if match is not None:
+        mse = float(mean_squared_error(candidates[[match]].cpu(), secret.x[[slot]].cpu()))
+        if secret.x.dim() == 4 and min(secret.x.shape[-2:]) >= 3:
+            similarity = float(ssim(candidates[[match]].cpu(), secret.x[[slot]].cpu()))
+    is_image = secret.x.dim() == 4
+    return Outcome(
+        trial=trial,
+        rank=rank_among(own, null),
+        distance=_known(own),
+        decoy_distance=_known(float(null[0])) if len(null) else None,
+        nearest_decoy=_known(float(null.min())) if len(null) else None,
+        swapped_rank=swapped_rank,
+        mse=mse,
+        psnr=psnr(mse) if is_image and mse is not None else None,
+        ssim=similarity,
+        label_accuracy=label_accuracy(reconstruction.labels, secret.y),
+        objective=_finite(reconstruction.objective),
+        confidence=_confidence(reconstruction, match),
+        diverged=reconstruction.diverged,
+    )
+
+
+def assigned_candidate(to_batch: np.ndarray, slot: int) -> int | None:
+    """Which candidate is assigned to a slot, or None."""
+    if to_batch.shape[0] == 0:
+        return None
+    row = int(assign(to_batch)[slot])
+    return None if row < 0 or to_batch[row, slot] >= NOTHING else row
+
+
+def psnr(mse: float) -> float:
+    """Peak signal-to-noise ratio in dB for values in [0, 1]."""
+    return -10 * math.log10(max(mse, PSNR_FLOOR))
+
+
+def label_accuracy(labels: Tensor | None, truth: Tensor) -> float | None:
+    """Overlap of two multisets of labels, as a share of the true one (Pan et al. 2020)."""
+    if labels is None:
+        return None
+    classes = int(max(labels.max(), truth.max())) + 1 if len(labels) else int(truth.max()) + 1
+    guessed = torch.bincount(labels.cpu(), minlength=classes)
+    held = torch.bincount(truth.cpu(), minlength=classes)
+    return float(torch.minimum(guessed, held).sum() / len(truth))
+
+
+def nearest_neighbor_distance(
+    secrets: Records, prior: Prior, distance: Distance, *, most: int = 200
+) -> float:
+    """Mean distance from a secret to its nearest prior record: as close as strangers come.
+
+    The threshold τ of Maciazek and Allison (2025). Uses the first ``most`` secrets.
+    """
+    nearest = [
+        costs_between(distance, prior.records.x, secrets.x[index : index + 1]).min()
+        for index in range(min(most, len(secrets)))
+    ]
+    return float(np.mean(nearest))
+
+
+def _known(value: float) -> float | None:
+    return None if value >= NOTHING else value
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _confidence(reconstruction: Reconstruction, match: int | None) -> float | None:
+    if match is None or reconstruction.confidence is None:
+        return None
+    return _finite(float(reconstruction.confidence[match]))

@@ -1,0 +1,194 @@
+"""A captured release and no secret: candidates, their confidence, and where runs agree."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import torch
+from torch import Tensor
+
+from vestige import progress
+from vestige.audit import attack_settings, environment, space_record
+from vestige.distances import mean_squared_error
+from vestige.errors import BadInput
+from vestige.evidence import assign, costs_between
+from vestige.exhibits import picture
+from vestige.observations import Attack, GradientRelease, Observation, Public, Reconstruction
+from vestige.preflight import check_alone, check_form, check_replay
+from vestige.record import (
+    AttackRecord,
+    Candidate,
+    Check,
+    Record,
+    ThreatRecord,
+    Times,
+    Verdict,
+    VerdictKind,
+)
+from vestige.records import Records
+from vestige.streams import stream
+from vestige.verdicts import judge
+
+LIMITS = (
+    "No secret was given: nothing here says how close a candidate comes.",
+    "A confident candidate can be wrong, and an attack that draws noise today may be replaced by "
+    "one that does not.",
+    "Agreement across runs says what the release determines under this attack, not that it is "
+    "true.",
+)
+
+
+def invert(
+    observation: Observation,
+    public: Public,
+    attacks: Sequence[Attack],
+    *,
+    samples: int = 3,
+    seed: int = 0,
+    title: str = "A captured gradient",
+    reference: Records | None = None,
+) -> Record:
+    """Attack a captured release and return a Record of candidates.
+
+    Every attack runs ``samples`` times from independent starts; the run with the smallest
+    gradient distance is shown, and the spread over runs is its agreement map. ``reference`` is
+    the batch of this very release, if it is known, to check the replay.
+    """
+    if samples < 1 or not attacks:
+        raise BadInput("Inversion needs at least one attack and one sample.")
+    release = observation.release
+    checks = check_form(public.simulator, release)
+    checks += check_alone(public.simulator, release, observation.hints.batch_size)
+    if reference is not None:
+        checks.append(check_replay(public.simulator, release, reference))
+    started, cpu = datetime.now(UTC).isoformat(timespec="seconds"), time.process_time()
+    candidates: list[Candidate] = []
+    seconds: dict[str, float] = {}
+    for attack in attacks:
+        if type(release) not in attack.reads:
+            raise BadInput(f"{attack.name} cannot read a {type(release).__name__}.")
+        begun = time.process_time()
+        runs = _runs(attack, public, observation, samples, seed)
+        candidates += _candidates(attack.name, runs, public)
+        seconds[attack.name] = (time.process_time() - begun) / len(runs)
+    parameter = next(iter(public.simulator.parameters.values()))
+    times = Times(
+        started=started,
+        finished=datetime.now(UTC).isoformat(timespec="seconds"),
+        cpu_seconds=time.process_time() - cpu,
+        seconds_per_trial=seconds,
+    )
+    draft = _draft(observation, public, attacks, checks, title, seed, samples, parameter.device)
+    return judge(draft.model_copy(update={"candidates": tuple(candidates), "times": times}))
+
+
+def _runs(
+    attack: Attack, public: Public, observation: Observation, samples: int, seed: int
+) -> list[Reconstruction]:
+    reconstruct = attack.prepare(public, generator=stream(seed, "prepare", attack.name))
+    runs: list[Reconstruction] = []
+    for sample in range(samples):
+        attacker = stream(seed, "attacker", sample, attack.name)
+        found = reconstruct(observation, attacker).checked(public.space)
+        runs.append(found)
+        if found.info.get("interrupted") or progress.report(sample + 1, samples):
+            break
+    return runs
+
+
+def _candidates(name: str, runs: list[Reconstruction], public: Public) -> list[Candidate]:
+    best = min(runs, key=lambda r: float("inf") if r.objective is None else r.objective)
+    spread = agreement([best, *(r for r in runs if r is not best)])
+    shown = []
+    for index, values in enumerate(best.candidates):
+        label = "" if best.labels is None else public.space.class_names[int(best.labels[index])]
+        confidence = None if best.confidence is None else float(best.confidence[index])
+        shown.append(
+            Candidate(
+                attack=name,
+                label=label,
+                confidence=confidence,
+                objective=best.objective,
+                picture=picture(values),
+                agreement=None if spread is None else picture(spread[index]),
+            )
+        )
+    return shown
+
+
+def agreement(runs: Sequence[Reconstruction]) -> Tensor | None:
+    """How stable every value is over runs (k, *shape): 1 where all agree, 0 where they differ by 1.
+
+    Candidates of later runs are first matched to those of the first. None for a single run.
+    """
+    first = runs[0].candidates.detach().cpu()
+    aligned = [first]
+    for other in runs[1:]:
+        found = other.candidates.detach().cpu()
+        if found.shape == first.shape and bool(found.isfinite().all()):
+            aligned.append(found[assign(costs_between(mean_squared_error, found, first))])
+    if len(aligned) < 2:
+        return None
+    return (1 - 2 * torch.stack(aligned).std(0, correction=0)).clamp(0, 1)
+
+
+def _draft(
+    observation: Observation,
+    public: Public,
+    attacks: Sequence[Attack],
+    checks: list[Check],
+    title: str,
+    seed: int,
+    samples: int,
+    device: torch.device,
+) -> Record:
+    hints = observation.hints
+    gradient = isinstance(observation.release, GradientRelease)
+    kind = "gradient" if gradient else "update"
+    told = ["the model"]
+    told += [f"the batch size ({hints.batch_size})"] if hints.batch_size else []
+    told += ["the labels"] if hints.labels is not None else []
+    return Record(
+        title=title,
+        release=f"a captured {kind}",
+        space=space_record(public.space),
+        threat=ThreatRecord(
+            attacker="holder of this file",
+            who=f"The attacker is whoever holds this {kind}.",
+            sees=f"One captured {kind} of {len(observation.release.tensors)} tensors.",
+            told=f"{', '.join(told).capitalize()}.",
+            not_told="The records.",
+            prior=f"{len(public.prior.records):,} records that no secret is taken from.",
+        ),
+        seed=seed,
+        trials_planned=0,
+        trials_finished=0,
+        batch_size=hints.batch_size or 1,
+        decoys=0,
+        false_positive_rate=0.01,
+        confidence=0.95,
+        distance="mean squared error",
+        prior_public=public.prior.public,
+        attacks=tuple(
+            AttackRecord(
+                name=attack.name,
+                summary=attack.summary,
+                cites=attack.cites,
+                guess=False,
+                settings=attack_settings(attack),
+                outcomes=(),
+            )
+            for attack in attacks
+        ),
+        preflight=tuple(checks),
+        limits=LIMITS,
+        settings={
+            "Release": f"{type(observation.release).__name__}",
+            "Runs of each attack": str(samples),
+            "Seed": str(seed),
+        },
+        environment=environment(device),
+        verdict=Verdict(kind=VerdictKind.INVALID, headline="Not judged yet.", lede=""),
+    )

@@ -1,0 +1,306 @@
+"""The small reference networks that reconstruction papers attack.
+
+Plain modules that map records (n, *shape) to logits (n, classes). Every parameter is drawn from
+the given generator; torch's global random state is neither read nor changed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from vestige.errors import BadInput
+from vestige.records import ImageSpace, Space
+
+Activation = Callable[[], nn.Module]
+"""Makes one activation, such as the class ``torch.nn.ReLU`` itself."""
+
+
+def mlp(
+    space: Space,
+    hidden: Sequence[int] = (200,),
+    *,
+    bias: bool = True,
+    activation: Activation = nn.ReLU,
+    generator: torch.Generator | None = None,
+) -> nn.Sequential:
+    """Fully connected network; ``hidden=()`` is softmax regression.
+
+    The default, with one hidden layer of 200 units, is the MNIST network of Pan et al., "Exploring
+    the Security Boundary of Data Reconstruction via Neuron Exclusivity Analysis" (2020); with
+    ``bias=False`` it is theirs exactly. ``hidden=(10,), activation=torch.nn.ELU`` is the released
+    model of Balle, Cherubin and Hayes, "Reconstructing Training Data with Informed Adversaries"
+    (2022).
+
+    Parameters
+    ----------
+    space
+        What a record looks like: images are flattened.
+    hidden
+        Units of each hidden layer, first layer first.
+    bias
+        Whether the layers have biases. With one, the first layer's gradient holds a single record
+        exactly: a row of the weight's gradient divided by the bias's.
+    activation
+        Makes the activation that follows every hidden layer.
+    generator
+        Where the parameters are drawn from; one with seed 0 if none is given.
+    """
+    if any(units < 1 for units in hidden):
+        raise BadInput(f"Hidden layers need at least one unit each, not {tuple(hidden)}.")
+
+    def build() -> nn.Sequential:
+        sizes = [math.prod(space.shape), *hidden]
+        layers: list[nn.Module] = [nn.Flatten()]
+        for before, after in itertools.pairwise(sizes):
+            layers += [nn.Linear(before, after, bias=bias), activation()]
+        return nn.Sequential(*layers, nn.Linear(sizes[-1], _classes(space), bias=bias))
+
+    return _initialised(build, _default, generator)
+
+
+def convnet(
+    space: Space, *, width: int = 16, generator: torch.Generator | None = None
+) -> nn.Sequential:
+    """Small ReLU network of three 3×3 convolutions, strides 1, 2 and 2, and one linear layer.
+
+    Made to be a hard case for a defense: it keeps what an attack needs. There is no pooling, which
+    would hide all but one value of each window, and no hidden layer between the convolutions and
+    the logits, whose dead units would hide features. Width doubles where the picture shrinks, so
+    the head's gradient holds width/4 features for every pixel (four at the default width), more
+    than there are values to recover.
+
+    Parameters
+    ----------
+    space
+        What a picture looks like; tables are refused.
+    width
+        Channels after the first convolution; then twice and four times as many.
+    generator
+        Where the parameters are drawn from; one with seed 0 if none is given.
+    """
+    picture = _pictures(space, "convnet", width)
+
+    def build() -> nn.Sequential:
+        height, across = _halved(picture, times=2)
+        return nn.Sequential(
+            nn.Conv2d(picture.channels, width, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(width, 2 * width, 3, stride=2, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(2 * width, 4 * width, 3, stride=2, padding=1),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(4 * width * height * across, _classes(space)),
+        )
+
+    return _initialised(build, _default, generator)
+
+
+def lenet(
+    space: Space,
+    *,
+    activation: Activation = nn.Sigmoid,
+    generator: torch.Generator | None = None,
+) -> nn.Sequential:
+    """LeNet as attacked by Zhu, Liu and Han, "Deep Leakage from Gradients" (2019).
+
+    Three 5×5 convolutions with 12 channels and strides 2, 2 and 1, sigmoids (the attack needs a
+    twice differentiable network), one linear layer; all weights and biases uniform in (−0.5, 0.5),
+    as in the authors' code. The linear layer takes whatever size the convolutions leave, so that
+    pictures other than 32×32 fit.
+
+    Parameters
+    ----------
+    space
+        What a picture looks like; tables are refused.
+    activation
+        Makes the activation that follows every convolution.
+    generator
+        Where the parameters are drawn from; one with seed 0 if none is given.
+    """
+    picture = _pictures(space, "lenet")
+
+    def build() -> nn.Sequential:
+        height, across = _halved(picture, times=2)
+        return nn.Sequential(
+            nn.Conv2d(picture.channels, 12, 5, stride=2, padding=2),
+            activation(),
+            nn.Conv2d(12, 12, 5, stride=2, padding=2),
+            activation(),
+            nn.Conv2d(12, 12, 5, stride=1, padding=2),
+            activation(),
+            nn.Flatten(),
+            nn.Linear(12 * height * across, _classes(space)),
+        )
+
+    return _initialised(build, _half, generator)
+
+
+class ResidualBlock(nn.Module):
+    """Two 3×3 convolutions beside a shortcut: (n, before, h, w) → (n, after, h/stride, w/stride).
+
+    The shortcut is a 1×1 convolution where the shape changes (option B of He et al. 2016), the
+    identity elsewhere.
+    """
+
+    def __init__(self, before: int, after: int, *, stride: int, batch_norm: bool) -> None:
+        super().__init__()
+        changes = stride != 1 or before != after
+        self.residual = nn.Sequential(
+            _convolution(before, after, 3, stride=stride, batch_norm=batch_norm),
+            nn.ReLU(),
+            _convolution(after, after, 3, stride=1, batch_norm=batch_norm),
+        )
+        self.shortcut = (
+            _convolution(before, after, 1, stride=stride, batch_norm=batch_norm)
+            if changes
+            else nn.Identity()
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Add the residual to the shortcut."""
+        return torch.relu(self.residual(x) + self.shortcut(x))
+
+
+def resnet(
+    space: Space,
+    *,
+    depth: int = 8,
+    width: int = 16,
+    batch_norm: bool = True,
+    generator: torch.Generator | None = None,
+) -> nn.Sequential:
+    """Residual network for small pictures: He et al., "Deep Residual Learning" (2016), section 4.2.
+
+    A convolution, three stages of (depth − 2)/6 blocks with 1, 2 and 4 times the width, an average
+    over the picture and a linear layer. The authors' depths are 20 and more with width 16; depth 8
+    is the smallest. Convolutions start as in He et al., "Delving Deep into Rectifiers" (2015).
+
+    Parameters
+    ----------
+    space
+        What a picture looks like; tables are refused.
+    depth
+        Layers with weights on the longest path: 8, 14, 20, …
+    width
+        Channels of the first stage.
+    batch_norm
+        Whether a batch norm follows every convolution. Without it convolutions have biases.
+    generator
+        Where the parameters are drawn from; one with seed 0 if none is given.
+    """
+    picture = _pictures(space, "resnet", width)
+    if depth < 8 or (depth - 2) % 6:
+        raise BadInput(f"A resnet's depth is 8, 14, 20 or another 6·n + 2, not {depth}.")
+
+    def build() -> nn.Sequential:
+        blocks: list[nn.Module] = []
+        before = width
+        for stage in range(3):
+            for block in range((depth - 2) // 6):
+                stride = 2 if stage > 0 and block == 0 else 1
+                after = width * 2**stage
+                blocks.append(ResidualBlock(before, after, stride=stride, batch_norm=batch_norm))
+                before = after
+        return nn.Sequential(
+            _convolution(picture.channels, width, 3, stride=1, batch_norm=batch_norm),
+            nn.ReLU(),
+            *blocks,
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(before, _classes(space)),
+        )
+
+    return _initialised(build, _he, generator)
+
+
+def _convolution(
+    before: int, after: int, kernel: int, *, stride: int, batch_norm: bool
+) -> nn.Module:
+    """Convolution that keeps the picture's size, or divides it by the stride; then batch norm."""
+    convolution = nn.Conv2d(
+        before, after, kernel, stride=stride, padding=kernel // 2, bias=not batch_norm
+    )
+    return nn.Sequential(convolution, nn.BatchNorm2d(after)) if batch_norm else convolution
+
+
+def _pictures(space: Space, network: str, width: int = 1) -> ImageSpace:
+    """Return the space of pictures, or say that the network needs one."""
+    if not isinstance(space, ImageSpace):
+        raise BadInput(f"The {network} reads pictures and these records are a table: use mlp.")
+    if width < 1:
+        raise BadInput(f"The width of a {network} is at least 1, not {width}.")
+    return space
+
+
+def _classes(space: Space) -> int:
+    """Count the logits."""
+    if not space.class_names:
+        raise BadInput("The records' space names no classes: give it class_names.")
+    return len(space.class_names)
+
+
+def _halved(space: ImageSpace, *, times: int) -> tuple[int, int]:
+    """Height and width after padded convolutions with stride 2, which round up."""
+    return -(-space.height // 2**times), -(-space.width // 2**times)
+
+
+Initializer = Callable[[nn.Module, torch.Generator], None]
+"""Draws the parameters of one layer that has a weight matrix or filters."""
+
+
+def _initialised(
+    build: Callable[[], nn.Sequential], initialise: Initializer, generator: torch.Generator | None
+) -> nn.Sequential:
+    """Build a network on the generator's device and draw its parameters in a fixed order.
+
+    Torch's layers draw from the global state as they are made. They are therefore made without
+    storage first, where nothing is drawn.
+    """
+    generator = generator or torch.Generator().manual_seed(0)
+    with torch.device("meta"):
+        network = build()
+    network.to_empty(device=generator.device)
+    with torch.no_grad():
+        for module in network.modules():
+            if isinstance(module, (nn.Linear, nn.Conv2d)):
+                initialise(module, generator)
+            elif isinstance(module, (nn.BatchNorm2d, nn.PReLU)):
+                module.reset_parameters()
+            elif not list(module.children()) and next(module.parameters(), None) is not None:
+                raise BadInput(
+                    f"No initialisation is known for {type(module).__name__}: use an activation "
+                    "without parameters."
+                )
+    return network
+
+
+def _default(layer: nn.Module, generator: torch.Generator) -> None:
+    """Torch's own initialisation: uniform in ±1/√(inputs of one unit)."""
+    weight = layer.get_parameter("weight")
+    limit = 1 / math.sqrt(weight[0].numel())
+    for parameter in layer.parameters(recurse=False):
+        parameter.uniform_(-limit, limit, generator=generator)
+
+
+def _half(layer: nn.Module, generator: torch.Generator) -> None:
+    """Uniform in (−0.5, 0.5), as in the code of Zhu, Liu and Han (2019)."""
+    for parameter in layer.parameters(recurse=False):
+        parameter.uniform_(-0.5, 0.5, generator=generator)
+
+
+def _he(layer: nn.Module, generator: torch.Generator) -> None:
+    """Convolutions normal with variance 2/inputs and no bias; linear layers as torch does."""
+    if isinstance(layer, nn.Linear):
+        _default(layer, generator)
+        return
+    weight = layer.get_parameter("weight")
+    weight.normal_(0, math.sqrt(2 / weight[0].numel()), generator=generator)
+    for name, parameter in layer.named_parameters(recurse=False):
+        if name == "bias":
+            parameter.zero_()

@@ -1,0 +1,133 @@
+"""From a Record to one self-contained page: pure, without network, clock or randomness."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from functools import cache
+from importlib import resources
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from vestige.record import CheckOutcome, Record, VerdictKind
+from vestige.report import evidence, front, numbers
+from vestige.report.pictures import Scale
+
+__all__ = ["render"]
+
+# Bytes that a page may have; optional pictures are dropped in turn until it fits.
+HARD_LIMIT = 6_000_000
+
+
+def render(record: Record, *, redact: bool = False) -> str:
+    """Render a Record as one HTML page.
+
+    Parameters
+    ----------
+    record
+        Everything an audit found; nothing else is read.
+    redact
+        Withhold secrets and reconstructions, also where only a program would find them.
+
+    Returns
+    -------
+    str
+        The page. Equal Records give equal pages.
+    """
+    shown = record.without_secrets() if redact or record.redacted else record
+    page = ""
+    for agreement, batches in ((True, True), (False, True), (False, False)):
+        page = _page(shown, agreement=agreement, batches=batches)
+        if len(page.encode()) <= HARD_LIMIT:
+            break
+    return page
+
+
+def _page(record: Record, *, agreement: bool, batches: bool) -> str:
+    invalid = record.verdict.kind is VerdictKind.INVALID
+    captured = bool(record.candidates)
+    style = _text("page.css")
+    if record.space.kind == "image":
+        style += Scale.of(record.space.shape).css() + "\n"
+    script = _text("page.js")
+    doubt = None if invalid or captured else evidence.evidence(record)
+    outcomes = [c.outcome for c in record.checks]
+    return (
+        _environment()
+        .get_template("page.html")
+        .render(
+            record=record,
+            numbers=numbers,
+            invalid=invalid,
+            captured=captured,
+            policy=(
+                f"default-src 'none'; img-src data:; style-src {_digest(style)}; "
+                f"script-src {_digest(script)}; base-uri 'none'; form-action 'none'"
+            ),
+            style=Markup(style),
+            script=Markup(script),
+            stamp=front.STAMPS[record.verdict.kind],
+            failed=front.failed_checks(record),
+            arrays=() if invalid or captured else front.arrays(record),
+            triplets=() if invalid else front.triplets(record, batches=batches),
+            candidates=() if invalid else front.candidates(record, agreement=agreement),
+            more_candidates=max(0, len(record.candidates) - front.MOST_CANDIDATES),
+            evidence=doubt,
+            partial=evidence.partial(record) if invalid and record.attacks else None,
+            strip=None if invalid or captured else evidence.strip(record),
+            strongest=front.strongest(record),
+            check_counts={o.value: outcomes.count(o) for o in CheckOutcome},
+            settings=_settings(record),
+            environment=_surroundings(record),
+        )
+    )
+
+
+def _settings(record: Record) -> list[tuple[str, str]]:
+    """Return what anybody needs to repeat the audit; the Record's own settings come last."""
+    trials = numbers.count(record.trials_finished)
+    if record.trials_finished != record.trials_planned:
+        trials += f" of {numbers.count(record.trials_planned)} planned"
+    known = [
+        ("Release", record.release),
+        ("Trials", trials),
+        ("Decoys per trial", numbers.count(record.decoys)),
+        ("Batch size", numbers.count(record.batch_size)),
+        ("Distance", record.distance),
+        ("False positive rate", numbers.share(record.false_positive_rate)),
+        ("Confidence", f"{numbers.share(record.confidence)}, joint over all attacks"),
+        ("Seed", str(record.seed)),
+    ]
+    taken = {name.lower() for name, _ in known}
+    return known + [(k, v) for k, v in record.settings.items() if k.lower() not in taken]
+
+
+def _surroundings(record: Record) -> list[tuple[str, str]]:
+    """Return where the audit ran, how much work it was, and how to render it again."""
+    work = record.times.cpu_seconds
+    return [
+        *record.environment.items(),
+        *([("Work", f"{numbers.seconds(work)} CPU")] if work else []),
+        ("Render again", "vestige report RUN"),
+    ]
+
+
+@cache
+def _environment() -> Environment:
+    return Environment(
+        loader=PackageLoader("vestige.report", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+@cache
+def _text(name: str) -> str:
+    return resources.files("vestige.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _digest(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

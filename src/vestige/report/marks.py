@@ -1,0 +1,107 @@
+"""Small marks drawn by hand in SVG: dot arrays, interval bars, the strip of a claim.
+
+No style attributes anywhere: the page's security policy allows one stylesheet and nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from vestige.record import Rate
+from vestige.report import numbers
+
+COLUMNS = 10
+
+
+@dataclass(frozen=True)
+class DotArray:
+    """Dots of which some are filled, with its two lines of text."""
+
+    svg: Markup
+    title: str
+    text: str
+
+
+def dots(filled: int, total: int) -> Markup:
+    """Draw ``total`` dots in rows of ten, the first ``filled`` of them full."""
+    rows = -(-total // COLUMNS)
+
+    def path(indices: range, radius: float) -> str:
+        step = 2 * radius
+        return "".join(
+            f"M{10 * (i % COLUMNS) + 5 - radius:g} {10 * (i // COLUMNS) + 5}"
+            f"a{radius:g} {radius:g} 0 1 0 {step:g} 0a{radius:g} {radius:g} 0 1 0-{step:g} 0"
+            for i in indices
+        )
+
+    return Markup(
+        f'<svg class="dots" viewBox="0 0 100 {10 * rows}" width="82" height="{8.2 * rows:g}" '
+        f'role="img" aria-label="{filled} of {total} dots filled">'
+        f'<path class="f-leak" d="{path(range(filled), 4)}"/>'
+        f'<path class="empty" d="{path(range(filled, total), 3.5)}"/></svg>'
+    )
+
+
+def rate_array(rate: Rate, text: str) -> DotArray:
+    """Draw a measured rate: a dot for each trial below a hundred trials, else for each percent."""
+    if rate.trials < 100 or rate.hits == rate.trials:
+        filled, total = rate.hits, min(rate.trials, 100)
+        filled = total if rate.hits == rate.trials else filled
+        title = f"{numbers.hits_of(rate)} secrets"
+    else:
+        # Never all dots for less than all hits.
+        filled, total = min(round(100 * rate.value), 99), 100
+        title = share_title(filled, rate.hits > 0)
+    return DotArray(svg=dots(filled, total), title=title, text=text)
+
+
+def share_array(value: float, text: str) -> DotArray:
+    """Draw a share that was not measured: chance, or a claim."""
+    filled = round(100 * value)
+    return DotArray(svg=dots(filled, 100), title=share_title(filled, value > 0), text=text)
+
+
+def share_title(filled: int, some: bool) -> str:
+    """Write ``81 of 100 secrets``."""
+    if filled == 0 and some:
+        return "Fewer than 1 of 100"
+    return f"{filled or 'None'} of 100 secrets"
+
+
+def interval(rate: Rate, chance: float, *, guess: bool) -> Markup:
+    """Draw a rate and its limits from 0% to 100%, with a dotted line where guessing lies."""
+    low, high = 100 * rate.lower, 100 * rate.upper
+    kind = "ci guess" if guess else "ci"
+    return Markup(
+        f'<svg class="{kind}" width="100%" height="20" aria-hidden="true">'
+        f'<line class="ci-axis" x1="0" x2="100%" y1="10" y2="10"/>'
+        f'<line class="ci-chance" x1="{100 * chance:.2f}%" x2="{100 * chance:.2f}%" y1="0" y2="20"/>'
+        f'<line class="ci-limits" x1="{low:.2f}%" x2="{high:.2f}%" y1="10" y2="10"/>'
+        f'<line class="ci-value" x1="{100 * rate.value:.2f}%" x2="{100 * rate.value:.2f}%" '
+        f'y1="4" y2="16"/></svg>'
+    )
+
+
+def claim_strip(rate: Rate, claimed: float) -> Markup:
+    """Draw what is demonstrated and what is open, with a claim as a dashed line."""
+    label = (
+        f"Demonstrated: at least {numbers.at_least(rate.lower)}. "
+        f"Measured {numbers.rate_with_limits(rate)}. Claimed: at most {numbers.share(claimed)}."
+    )
+    return Markup(
+        f'<svg class="strip" width="100%" height="36" role="img" aria-label="{label}">'
+        f'<defs><pattern id="open" width="8" height="8" patternUnits="userSpaceOnUse" '
+        f'patternTransform="rotate(45)"><rect class="open-ground" width="8" height="8"/>'
+        f'<rect class="open-line" width="2" height="8"/></pattern></defs>'
+        f'<rect x="0" y="5" width="100%" height="26" fill="url(#open)"/>'
+        f'<rect class="f-leak" x="0" y="5" width="{100 * rate.lower:.2f}%" height="26"/>'
+        f'<rect class="strip-frame" x="0" y="5" width="100%" height="26"/>'
+        f'<line class="strip-value" x1="{100 * rate.value:.2f}%" x2="{100 * rate.value:.2f}%" '
+        f'y1="0" y2="36"/>'
+        f'<line class="strip-ground" x1="{100 * claimed:.2f}%" x2="{100 * claimed:.2f}%" '
+        f'y1="0" y2="36"/>'
+        f'<line class="strip-claim" x1="{100 * claimed:.2f}%" x2="{100 * claimed:.2f}%" '
+        f'y1="0" y2="36"/></svg>'
+    )

@@ -1,0 +1,105 @@
+"""Pictures as PNG inside the page: enlarged by repeating pixels, never smoothed or stretched."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from PIL import Image
+
+from vestige.record import Picture
+
+# Larger pictures are decimated; their pixels would be too small to see in a triplet.
+LARGEST_SIDE = 160
+# Pictures above this side are stored twice as large, below it four times: enough for a PDF
+# viewer that smooths, without much weight.
+LARGE_SIDE = 64
+GAP = 2
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How large a picture is drawn: its own size, and whole screen pixels for each of its own."""
+
+    width: int
+    height: int
+    normal: int
+    wide: int
+    small: int
+    print: float
+    thumbnail: int
+
+    @classmethod
+    def of(cls, shape: Sequence[int]) -> Scale:
+        """Choose the enlargement for pictures of this shape (channels, height, width)."""
+        step = decimation(shape)
+        height, width = (-(-side // step) for side in shape[-2:])
+        side = max(height, width)
+        return cls(
+            width=width,
+            height=height,
+            normal=max(1, 114 // side),
+            wide=max(1, 128 // side),
+            small=max(1, 92 // side),
+            print=round(min(114 // side or 1, 68 / side), 3),
+            thumbnail=max(1, 56 // side),
+        )
+
+    def css(self) -> str:
+        """Return the rule that hands the scale to the stylesheet."""
+        return (
+            f":root{{--w:{self.width};--h:{self.height};--px-normal:{self.normal};"
+            f"--px-wide:{self.wide};--px-small:{self.small};--px-print:{self.print};"
+            f"--px-thumbnail:{self.thumbnail}}}"
+        )
+
+
+def decimation(shape: Sequence[int]) -> int:
+    """Return the step that brings the larger side to at most ``LARGEST_SIDE`` pixels."""
+    return -(-max(shape[-2:]) // LARGEST_SIDE)
+
+
+def data_uri(picture: Picture) -> str:
+    """Return one picture as a PNG data URI."""
+    return png_uri(enlarged(picture))
+
+
+def sprite_uri(pictures: Sequence[Picture | None]) -> str:
+    """Return pictures of one size side by side as one PNG, with transparent gaps between them.
+
+    A missing picture leaves its place empty.
+    """
+    tiles = [None if p is None else enlarged(p) for p in pictures]
+    height, width, _ = next(t for t in tiles if t is not None).shape
+    gap = GAP * repetition(width, height)
+    canvas = np.zeros((height, len(tiles) * (width + gap) - gap, 4), np.uint8)
+    for index, tile in enumerate(tiles):
+        if tile is not None:
+            left = index * (width + gap)
+            canvas[:, left : left + width, :3] = tile
+            canvas[:, left : left + width, 3] = 255
+    return png_uri(canvas)
+
+
+def enlarged(picture: Picture) -> np.ndarray:
+    """Return the pixels (height, width, 1 or 3), decimated if large, then repeated."""
+    step = decimation(picture.shape)
+    pixels = picture.array()[:, ::step, ::step].transpose(1, 2, 0)
+    times = 2 if max(pixels.shape[:2]) > LARGE_SIDE else 4
+    return pixels.repeat(times, axis=0).repeat(times, axis=1)
+
+
+def repetition(width: int, height: int) -> int:
+    """Return how often ``enlarged`` repeated each pixel, from the size it gave back."""
+    return 2 if max(width, height) > 4 * LARGE_SIDE else 4
+
+
+def png_uri(pixels: np.ndarray) -> str:
+    """Encode pixels (height, width, channels) as a PNG data URI."""
+    image = Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
+    stream = io.BytesIO()
+    image.save(stream, format="PNG", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(stream.getvalue()).decode()

@@ -1,0 +1,161 @@
+"""One trial: draw a secret, let the victim release, let every attack try, measure."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from vestige import progress
+from vestige.errors import VestigeError
+from vestige.evidence import assigned_candidate, costs_between, draw_decoys, gather
+from vestige.observations import Attack, Public, Reconstruction, Reconstructor, Run
+from vestige.record import Outcome
+from vestige.records import Records
+from vestige.store import TrialResult
+from vestige.streams import stream
+
+if TYPE_CHECKING:
+    from vestige.audit import Audit
+
+
+class AttackStopped(VestigeError):
+    """An attack that was named did not run; the audit says nothing until it does."""
+
+    def __init__(self, attack: str, trial: int, cause: BaseException) -> None:
+        super().__init__(f"{attack} stopped in trial {trial + 1}: {first_line(cause)}")
+        self.attack, self.trial, self.message = attack, trial, first_line(cause)
+        memory = isinstance(cause, MemoryError) or "memory" in str(cause).lower()
+        self.remedy = (
+            "Lower the attack's restarts and run the same command again."
+            if memory
+            else "Mend what it says and run the same command again; finished trials are kept."
+        )
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Where a run is: which trial, which attack, which step of it."""
+
+    trial: int
+    trials: int
+    attack: str
+    step: progress.Step
+
+
+Watcher = Callable[[Moment], None]
+
+
+def secret_indices(pool: int, batch_size: int, trial: int, seed: int) -> Tensor:
+    """Which records of the pool a trial's client holds.
+
+    Trials take consecutive batches of a random order, so no record is a secret twice before all
+    have been; then a new order begins.
+    """
+    per_order = pool // batch_size
+    order, place = divmod(trial, per_order)
+    shuffled = torch.randperm(pool, generator=stream(seed, "secrets", order))
+    return shuffled[place * batch_size : (place + 1) * batch_size]
+
+
+def secret_of(audit: Audit, trial: int, seed: int) -> tuple[Records, int, Records | None]:
+    """The secret batch of a trial, the audited slot, and a record the client does not hold.
+
+    The last one comes from the secrets' pool and has the audited record's label.
+    """
+    held = secret_indices(len(audit.secrets), audit.batch_size, trial, seed)
+    world = stream(seed, "slot", trial)
+    slot = int(torch.randint(audit.batch_size, (), generator=world))
+    secret = audit.secrets[held]
+    same = audit.secrets.y == secret.y[slot]
+    same[held] = False
+    others = torch.nonzero(same).flatten()
+    if len(others) == 0:
+        return secret, slot, None
+    chosen = int(torch.randint(len(others), (), generator=world))
+    return secret, slot, audit.secrets[others[chosen : chosen + 1]]
+
+
+def release_of(audit: Audit, secret: Records, trial: int, seed: int) -> Run:
+    """Let the victim run on the secret."""
+    release = audit.victim.release(secret, generator=stream(seed, "victim", trial))
+    return Run(secret, release)
+
+
+def prepare_attacks(
+    attacks: Mapping[str, Attack], public: Public, seed: int
+) -> dict[str, Reconstructor]:
+    """Let every attack train what it needs; none sees a secret."""
+    return {
+        name: attack.prepare(public, generator=stream(seed, "prepare", name))
+        for name, attack in attacks.items()
+    }
+
+
+def run_trial(
+    audit: Audit,
+    reconstructors: Mapping[str, Reconstructor],
+    trial: int,
+    *,
+    trials: int,
+    seed: int,
+    watcher: Watcher | None = None,
+) -> TrialResult:
+    """Run one trial; a pure function of audit, trial and seed, apart from the seconds."""
+    secret, slot, swapped = secret_of(audit, trial, seed)
+    run = release_of(audit, secret, trial, seed)
+    decoys = draw_decoys(
+        audit.prior, secret, slot, audit.decoy_count, generator=stream(seed, "decoys", trial)
+    )
+    observation = audit.threat.observe(run)
+    outcomes: dict[str, Outcome] = {}
+    seconds: dict[str, float] = {}
+    remarks: dict[str, str] = {}
+    tensors = {"secret/x": secret.x, "secret/y": secret.y, "decoy": decoys.x[0]}
+    for name, reconstruct in reconstructors.items():
+        started = time.process_time()
+        attacker = stream(seed, "attacker", trial, name)
+        try:
+            with progress.listening(_listener(watcher, trial, trials, name)):
+                found = reconstruct(observation, attacker).checked(audit.prior.space)
+        except Exception as cause:
+            raise AttackStopped(name, trial, cause) from cause
+        seconds[name] = time.process_time() - started
+        outcomes[name] = gather(
+            found, secret, slot, decoys, audit.distance, trial=trial, swapped=swapped
+        )
+        remarks[name] = remark_of(found)
+        tensors[f"matched/{name}"] = matched(found, secret, audit)
+    return TrialResult(trial, slot, outcomes, seconds, remarks, tensors)
+
+
+def matched(found: Reconstruction, secret: Records, audit: Audit) -> Tensor:
+    """The candidate assigned to each record of the batch (b, *shape); NaN where there is none."""
+    costs = costs_between(audit.distance, found.candidates, secret.x)
+    rows = [assigned_candidate(costs, slot) for slot in range(len(secret))]
+    nothing = torch.full(audit.prior.space.shape, float("nan"))
+    candidates = found.candidates.detach().cpu().float()
+    return torch.stack([nothing if row is None else candidates[row] for row in rows])
+
+
+def remark_of(found: Reconstruction) -> str:
+    """What an attack wants a reader to know about how it ran, or nothing."""
+    return str(found.info.get("remark", ""))
+
+
+def first_line(cause: BaseException) -> str:
+    """The first line of what an exception says, or its kind."""
+    said = str(cause).strip().splitlines()
+    return (said[0] if said else type(cause).__name__).rstrip(".") + "."
+
+
+def _listener(watcher: Watcher | None, trial: int, trials: int, name: str) -> progress.Listener:
+    def listen(step: progress.Step) -> None:
+        if watcher is not None:
+            watcher(Moment(trial, trials, name, step))
+
+    return listen

@@ -1,0 +1,29 @@
+"""A client's settings in words, for the page."""
+
+from __future__ import annotations
+
+from vestige.simulation import Simulator
+
+
+def describe_client(kind: str, simulator: Simulator, trained_steps: int) -> dict[str, str]:
+    """Settings a reader needs to repeat a client's computation."""
+    model = simulator.model
+    count = sum(p.numel() for p in model.parameters())
+    frozen = sum(p.numel() for p in model.parameters() if not p.requires_grad)
+    described = {
+        "Victim": f"{kind}, after {trained_steps:,} training steps",
+        "Network": f"{type(model).__name__}, {count:,} parameters"
+        + (f", {frozen:,} frozen" if frozen else ""),
+        "Loss": f"{getattr(simulator.loss, '__name__', 'own')}, {simulator.reduction}",
+        "Mode": simulator.mode,
+        "Normalisation": "none"
+        if simulator.normalization is None
+        else f"mean {simulator.normalization.mean}, std {simulator.normalization.std}",
+    }
+    if simulator.local is not None:
+        local = simulator.local
+        described["Local training"] = (
+            f"{local.steps} steps, batch {local.batch_size or 'whole'}, "
+            f"learning rate {local.learning_rate:g}, momentum {local.momentum:g}"
+        )
+    return described
