@@ -173,5 +173,5 @@ def test_column_writes_original_values():
 def test_records_compare_by_identity():
     first = Records(torch.zeros(2, 2), torch.zeros(2, dtype=torch.int64), SPACE)
     second = Records(torch.zeros(2, 2), torch.zeros(2, dtype=torch.int64), SPACE)
-    assert first == first  # noqa: PLR0124
+    assert first == first
     assert first != second

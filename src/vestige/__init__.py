@@ -52,11 +52,11 @@ __all__ = [
     "SharedGradient",
     "TableSpace",
     "VestigeError",
+    "__version__",
     "load",
     "render",
     "run",
     "trained",
-    "__version__",
 ]
 
 

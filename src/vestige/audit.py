@@ -94,11 +94,6 @@ class Audit:
                     f"{attack.name} cannot read a {self.victim.releases.__name__}: choose an "
                     "attack that reads it ('vestige attacks' says what each reads)."
                 )
-        names = [attack.name for attack in self.attacks]
-        if len(set(names)) < len(names):
-            raise BadInput(
-                "Two attacks have the same name: give one of them another, with the field label."
-            )
         if not 1 <= self.batch_size <= len(self.secrets):
             raise BadInput(
                 f"A batch of {self.batch_size} cannot be drawn from {len(self.secrets)} secrets: "
@@ -136,9 +131,13 @@ class Audit:
 
     @cached_property
     def all_attacks(self) -> dict[str, Attack]:
-        """The attacks by name, and the two guesses."""
+        """The attacks by name, and the two guesses; a repeated name gets a number."""
         attacks: list[Attack] = [*self.attacks, Guess("draw"), Guess("mean")]
-        return {attack.name: attack for attack in attacks}
+        named: dict[str, Attack] = {}
+        for attack in attacks:
+            again = sum(attack.name == other.name for other in named.values())
+            named[f"{attack.name} {again + 1}" if again else attack.name] = attack
+        return named
 
     def settings(self) -> dict[str, str]:
         """Everything a reader needs to repeat the audit, but for trials and seed."""

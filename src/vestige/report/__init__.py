@@ -61,6 +61,9 @@ def _page(record: Record, *, agreement: bool, batches: bool) -> str:
             numbers=numbers,
             invalid=invalid,
             captured=captured,
+            note=front.trials_note(record),
+            no_secret=front.NO_SECRET,
+            claim_source=front.claim_source(record),
             policy=(
                 f"default-src 'none'; img-src data:; style-src {_digest(style)}; "
                 f"script-src {_digest(script)}; base-uri 'none'; form-action 'none'"
@@ -100,14 +103,15 @@ def _settings(record: Record) -> list[tuple[str, str]]:
         ("Seed", str(record.seed)),
     ]
     taken = {name.lower() for name, _ in known}
-    return known + [(k, v) for k, v in record.settings.items() if k.lower() not in taken]
+    own = [(k[:1].upper() + k[1:], v) for k, v in record.settings.items()]
+    return known + [(k, v) for k, v in own if k.lower() not in taken]
 
 
 def _surroundings(record: Record) -> list[tuple[str, str]]:
     """Return where the audit ran, how much work it was, and how to render it again."""
     work = record.times.cpu_seconds
     return [
-        *record.environment.items(),
+        *((k[:1].upper() + k[1:], v) for k, v in record.environment.items()),
         *([("Work", f"{numbers.seconds(work)} CPU")] if work else []),
         ("Render again", "vestige report RUN"),
     ]

@@ -96,7 +96,8 @@ def histogram(
         else "",
     ]
     svg = Markup(
-        f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(label)}">'
+        f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
+        f'aria-label="{escape(label)}">'
         f"{''.join(drawn)}"
         f'<path class="axis" d="M{left} {BOTTOM}H{right}"/>{ticks}{line}'
         f'<text class="t-muted" x="{right}" y="327" text-anchor="end">'
@@ -163,7 +164,8 @@ def roc(
     whisker = f"M{px:.1f} {y(at.lower or 0.0):.1f}V{y(at.upper or 0.0):.1f}"
     other = f'<path class="l-ink" d="{line(thinned(second.curve, 1.0))}"/>' if second else ""
     svg = Markup(
-        f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(label)}">'
+        f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
+        f'aria-label="{escape(label)}">'
         f'<rect class="f-faint" x="{LEFT}" y="{TOP}" width="{x(smallest) - LEFT:.1f}" '
         f'height="{BOTTOM - TOP}"/>{grid}{ticks}<path class="axis" d="M{LEFT} {BOTTOM}H{RIGHT}"/>'
         f'<text class="t-muted" x="{RIGHT}" y="327" text-anchor="end">'

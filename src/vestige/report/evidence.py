@@ -49,13 +49,17 @@ class Table:
         attacks: Sequence[AttackRecord],
         cells: Sequence[Sequence[str | Markup]],
         lead: AttackRecord | None,
+        *,
+        details: bool = True,
     ) -> Table:
         """Build a table of attacks, and drop the columns in which nothing is known."""
         known = [
-            i for i in range(len(columns)) if any(row[i] not in ("", numbers.EN_DASH) for row in cells)
+            i
+            for i in range(len(columns))
+            if any(row[i] not in ("", numbers.EN_DASH) for row in cells)
         ]
         rows = tuple(
-            Row(a.name, a.summary, a is lead, tuple(row[i] for i in known))
+            Row(a.name, a.summary if details else "", a is lead, tuple(row[i] for i in known))
             for a, row in zip(attacks, cells)
         )
         return cls(tuple(columns[i] for i in known), rows)
@@ -86,7 +90,6 @@ class Evidence:
     rates: Table
     otherwise: Table
     curve: tuple[CurveRow, ...]
-    remarks: tuple[tuple[str, str], ...]
 
 
 def evidence(record: Record) -> Evidence:
@@ -138,7 +141,6 @@ def evidence(record: Record) -> Evidence:
         rates=rates(record, lead),
         otherwise=otherwise(record, lead),
         curve=curve_rows(record, lead) if drawn and lead else (),
-        remarks=tuple((a.name, r) for a in record.attacks for r in a.remarks),
     )
 
 
@@ -169,13 +171,8 @@ def why_no_roc(record: Record, lead: AttackRecord | None) -> str:
 def threshold_note(record: Record, lead: AttackRecord | None) -> str:
     """Say what one distance threshold for all trials would give."""
     pooled = lead.pooled if lead else None
-    if lead is None or pooled is None or record.trials_finished < 2:
+    if pooled is None or pooled.true_positive_rate is None or record.trials_finished < 2:
         return ""
-    if pooled.true_positive_rate is None:
-        return (
-            f"One threshold for all trials needs {numbers.plural(pooled.needed, 'trial')}; "
-            f"here are {numbers.count(record.trials_finished)}."
-        )
     reached = numbers.pooled_rate(pooled)
     passing = numbers.one_in(pooled.false_positive_rate)
     return (
@@ -193,7 +190,7 @@ def rates(record: Record, lead: AttackRecord | None) -> Table:
         Column("0% to 100%; dotted: guessing", number=False),
         Column("Hits"),
         Column("Above guessing"),
-        Column("RMSE in sd, median (quartiles)" if table else "PSNR, median (quartiles)"),
+        Column(error_title(table, single)),
         Column("Diverged"),
         Column("Time per trial"),
     ]
@@ -210,7 +207,9 @@ def rates(record: Record, lead: AttackRecord | None) -> Table:
                 else numbers.EN_DASH,
                 interval(rate, chance, guess=attack.guess) if rate else "",
                 numbers.hits_of(rate) if rate else numbers.EN_DASH,
-                numbers.points(rate.value - chance) if rate and not attack.guess else numbers.EN_DASH,
+                numbers.points(rate.value - chance)
+                if rate and not attack.guess
+                else numbers.EN_DASH,
                 root_errors(attack.outcomes) if table else noise_ratios(attack.outcomes),
                 numbers.count(sum(o.diverged for o in attack.outcomes)),
                 numbers.seconds(record.times.seconds_per_trial.get(attack.name)),
@@ -222,13 +221,13 @@ def rates(record: Record, lead: AttackRecord | None) -> Table:
 def otherwise(record: Record, lead: AttackRecord | None) -> Table:
     """The same attacks by other measures, and against secrets of other trials."""
     chance = numbers.share(record.false_positive_rate)
+    single = record.trials_finished == 1
     columns = [
-        Column("SSIM, median"),
+        Column("SSIM" if single else "SSIM, median"),
         Column("Labels right"),
         Column("One threshold for all trials", number=False),
         Column(f"Against another trial's secret (chance: {chance})", number=False),
     ]
-    single = record.trials_finished == 1
     cells = [
         [
             median([o.ssim for o in a.outcomes]),
@@ -238,7 +237,7 @@ def otherwise(record: Record, lead: AttackRecord | None) -> Table:
         ]
         for a in record.attacks
     ]
-    return Table.of(columns, record.attacks, cells, lead)
+    return Table.of(columns, record.attacks, cells, lead, details=False)
 
 
 def partial(record: Record) -> Table:
@@ -247,7 +246,7 @@ def partial(record: Record) -> Table:
     columns = [
         Column("Trials finished"),
         Column("Hits so far"),
-        Column("RMSE in sd, median (quartiles)" if table else "PSNR, median (quartiles)"),
+        Column(error_title(table, False)),
         Column("Diverged"),
     ]
     cells = [
@@ -276,9 +275,7 @@ def curve_rows(record: Record, lead: AttackRecord) -> tuple[CurveRow, ...]:
         value = at.true_positive_rate
         hits = "none" if value <= 0 else "all" if value >= 1 else numbers.percent(value)
         rows.append(
-            CurveRow(
-                numbers.share(allowed), hits, numbers.limits(at.lower or 0.0, at.upper or 1.0)
-            )
+            CurveRow(numbers.share(allowed), hits, numbers.limits(at.lower or 0.0, at.upper or 1.0))
         )
     return tuple(rows)
 
@@ -289,6 +286,11 @@ def strip(record: Record) -> Markup | None:
     if record.claim is None or lead is None or lead.rate is None:
         return None
     return claim_strip(lead.rate, record.claim.rate)
+
+
+def error_title(table: bool, single: bool) -> str:
+    """Name the column of errors."""
+    return f"{'RMSE' if table else 'PSNR'}{'' if single else ', median (quartiles)'}"
 
 
 def rank_of(outcomes: Sequence[Outcome], decoys: int) -> str:

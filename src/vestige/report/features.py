@@ -97,12 +97,8 @@ def feature_table(
             )
             for i, c in enumerate(columns)
         )
-        kept = " Decoys come from a public prior." if withheld and decoy is not None else ""
-        summary = (
-            f"{numbers.plural(len(columns), 'feature')}; values are withheld.{kept}"
-            if withheld
-            else "The attack returned no finite row."
-        )
+        features = numbers.plural(len(columns), "feature")
+        summary = f"{features}, withheld" if withheld else "The attack returned no finite row."
         return FeatureTable(rows=rows, summary=summary)
 
     secret_values, drawn_values = secret.array(), reconstruction.array()

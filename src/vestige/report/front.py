@@ -18,8 +18,9 @@ from vestige.record import (
 from vestige.report import numbers
 from vestige.report.features import FeatureTable, agrees, feature_table, original
 from vestige.report.marks import DotArray, rate_array, share_array
-from vestige.report.pictures import GAP, Scale, data_uri, sprite_uri
+from vestige.report.pictures import GAP, Scale, data_uri, drawn_how, sprite_uri
 
+NO_SECRET = "No secret was given, so no rate can be."
 MOST_CANDIDATES = 12
 # Screen pixels that a row of batch pictures may take beside its label.
 BATCH_ROW = 940
@@ -111,9 +112,35 @@ def arrays(record: Record) -> tuple[DotArray, ...]:
         return ()
     drawn = [rate_array(attack.rate, "redrawn by the strongest attack")]
     if record.claim is not None and record.verdict.kind is VerdictKind.CLAIM_REFUTED:
-        drawn.append(share_array(record.claim.rate, f"at most, says {record.claim.source}"))
+        drawn.append(share_array(record.claim.rate, f"at most, says {claim_source(record)}"))
     drawn.append(share_array(record.false_positive_rate, "by guessing with the same hints"))
     return tuple(drawn)
+
+
+def trials_note(record: Record) -> str:
+    """Say how the trials were chosen, what a hit is, and how records are drawn."""
+    passing = numbers.one_in(record.false_positive_rate)
+    sentences = [
+        "Trials are chosen by rank of distance to the secret, never by eye."
+        if record.trials_finished >= 6
+        else "All trials are shown, closest first."
+        if record.trials_finished > 1
+        else "",
+        f"A hit lies closer to its secret than to all but {passing} of its own decoys.",
+        "Recovered: within half a standard deviation, or the same category."
+        if record.space.kind == "table"
+        else drawn_how(record.space.shape),
+    ]
+    if record.redacted:
+        decoys = "" if record.prior_public else "; so are decoys, because the prior is not public"
+        sentences.append(f"A good reconstruction is the secret: both are withheld{decoys}.")
+    return " ".join(s for s in sentences if s)
+
+
+def claim_source(record: Record) -> str:
+    """Return who makes the claim, as it stands inside a sentence."""
+    source = record.claim.source if record.claim else ""
+    return source[:1].lower() + source[1:] if source.startswith(("The ", "A ", "An ")) else source
 
 
 def triplets(record: Record, *, batches: bool) -> tuple[Triplet, ...]:
@@ -165,8 +192,8 @@ def trial_name(exhibit: Exhibit) -> str:
 
 def frames(record: Record, exhibit: Exhibit, name: str) -> tuple[Frame, ...]:
     """Return secret, reconstruction and decoy; alt texts say role and outcome, nothing else."""
-    outcome = "closer to the secret than" if exhibit.hit else "not closer to the secret than to"
-    outcome += f" all but {numbers.one_in(record.false_positive_rate)} decoys"
+    outcome = "closer" if exhibit.hit else "not closer"
+    outcome += f" to the secret than to all but {numbers.one_in(record.false_positive_rate)} decoys"
     of = f"of {name[0].lower()}{name[1:]}" if exhibit.of == 1 else f"of the {name.lower()}"
     return (
         frame(record, "Secret", exhibit.secret, f"Secret {of}"),

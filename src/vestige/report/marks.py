@@ -12,7 +12,7 @@ from markupsafe import Markup
 from vestige.record import Rate
 from vestige.report import numbers
 
-COLUMNS = 10
+FEW = 25
 
 
 @dataclass(frozen=True)
@@ -25,20 +25,22 @@ class DotArray:
 
 
 def dots(filled: int, total: int) -> Markup:
-    """Draw ``total`` dots in rows of ten, the first ``filled`` of them full."""
-    rows = -(-total // COLUMNS)
+    """Draw ``total`` dots in rows of ten, few of them larger in rows of five."""
+    columns, size = (5, 16.4) if total <= FEW else (10, 8.2)
+    columns = min(columns, total)
+    rows = -(-total // columns)
 
     def path(indices: range, radius: float) -> str:
         step = 2 * radius
         return "".join(
-            f"M{10 * (i % COLUMNS) + 5 - radius:g} {10 * (i // COLUMNS) + 5}"
+            f"M{10 * (i % columns) + 5 - radius:g} {10 * (i // columns) + 5}"
             f"a{radius:g} {radius:g} 0 1 0 {step:g} 0a{radius:g} {radius:g} 0 1 0-{step:g} 0"
             for i in indices
         )
 
     return Markup(
-        f'<svg class="dots" viewBox="0 0 100 {10 * rows}" width="82" height="{8.2 * rows:g}" '
-        f'role="img" aria-label="{filled} of {total} dots filled">'
+        f'<svg class="dots" viewBox="0 0 {10 * columns} {10 * rows}" width="{size * columns:g}" '
+        f'height="{size * rows:g}" role="img" aria-label="{filled} of {total} dots filled">'
         f'<path class="f-leak" d="{path(range(filled), 4)}"/>'
         f'<path class="empty" d="{path(range(filled, total), 3.5)}"/></svg>'
     )
@@ -72,12 +74,12 @@ def share_title(filled: int, some: bool) -> str:
 
 def interval(rate: Rate, chance: float, *, guess: bool) -> Markup:
     """Draw a rate and its limits from 0% to 100%, with a dotted line where guessing lies."""
-    low, high = 100 * rate.lower, 100 * rate.upper
+    low, high, guessing = 100 * rate.lower, 100 * rate.upper, 100 * chance
     kind = "ci guess" if guess else "ci"
     return Markup(
         f'<svg class="{kind}" width="100%" height="20" aria-hidden="true">'
         f'<line class="ci-axis" x1="0" x2="100%" y1="10" y2="10"/>'
-        f'<line class="ci-chance" x1="{100 * chance:.2f}%" x2="{100 * chance:.2f}%" y1="0" y2="20"/>'
+        f'<line class="ci-chance" x1="{guessing:.2f}%" x2="{guessing:.2f}%" y1="0" y2="20"/>'
         f'<line class="ci-limits" x1="{low:.2f}%" x2="{high:.2f}%" y1="10" y2="10"/>'
         f'<line class="ci-value" x1="{100 * rate.value:.2f}%" x2="{100 * rate.value:.2f}%" '
         f'y1="4" y2="16"/></svg>'

@@ -13,6 +13,11 @@ from vestige.record import PooledRate, Rate
 MINUS = "\N{MINUS SIGN}"
 EN_DASH = "\N{EN DASH}"
 NO_BREAK = "\N{NO-BREAK SPACE}"
+# Not from strftime, which writes them in the language of the machine.
+MONTHS = (
+    *("January", "February", "March", "April", "May", "June"),
+    *("July", "August", "September", "October", "November", "December"),
+)
 # Absorbs the error of a product such as 0.29 * 100 before it is rounded outwards.
 ROUNDING_SLACK = 1e-9
 
@@ -144,7 +149,7 @@ def distance(value: float | None) -> str:
     if 0.1 <= abs(value) < 10:
         return f"{value:.2f}".replace("-", MINUS)
     if 0.001 <= abs(value) < 0.1:
-        return f"{value:.2g}".replace("-", MINUS)
+        return f"{value:.{1 - math.floor(math.log10(abs(value)))}f}".replace("-", MINUS)
     return quantity(value)
 
 
@@ -187,14 +192,4 @@ def date(moment: str) -> str:
         day = datetime.fromisoformat(moment)
     except ValueError:
         return moment
-    # Not strftime: month names there depend on the locale.
-    months = (
-        "January February March April May June July August September October November December"
-    ).split()
-    return f"{day.day} {months[day.month - 1]} {day.year}"
-
-
-def words_for(number: int) -> str:
-    """Write numbers below ten as words: ``three``."""
-    names = "no one two three four five six seven eight nine".split()
-    return names[number] if 0 <= number < len(names) else count(number)
+    return f"{day.day} {MONTHS[day.month - 1]} {day.year}"

@@ -57,6 +57,16 @@ class Scale:
         )
 
 
+def drawn_how(shape: Sequence[int]) -> str:
+    """Say how pictures of this shape are drawn."""
+    size = f"Pictures are {shape[-1]} × {shape[-2]} pixels"
+    step = decimation(shape)
+    if step == 1:
+        return f"{size}, enlarged without smoothing."
+    nth = {2: "second", 3: "third"}.get(step, f"{step}th")
+    return f"{size}; every {nth} of a row and column is shown, without smoothing."
+
+
 def decimation(shape: Sequence[int]) -> int:
     """Return the step that brings the larger side to at most ``LARGEST_SIDE`` pixels."""
     return -(-max(shape[-2:]) // LARGEST_SIDE)

@@ -1,0 +1,206 @@
+"""The command line: a few library calls for each command, no logic of its own.
+
+Torch is imported inside the commands, so that help is instant.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from vestige import __version__
+from vestige.errors import NotFound, VestigeError
+
+if TYPE_CHECKING:
+    from vestige.record import Record
+
+app = typer.Typer(
+    name="vestige",
+    help="Audit how much training data can be reconstructed from what you release. "
+    "For your own models and data.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+ABOVE = 3
+"""Exit code when the measured rate is above --fail-above."""
+
+INTERRUPTED = 130
+"""Exit code after ctrl-C, as shells expect it."""
+
+Out = Annotated[Path | None, typer.Option(help="Folder of the run; the same folder goes on.")]
+Redact = Annotated[
+    bool, typer.Option(help="Withhold secrets and reconstructions: a good one is the secret.")
+]
+FailAbove = Annotated[
+    float | None,
+    typer.Option(min=0, max=1, help="Exit with 3 if the measured rate is above this share."),
+]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"vestige {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder of the run.")] = Path("demo"),
+    trials: Annotated[int, typer.Option(min=1)] = 40,
+    seed: int = 0,
+    redact: Redact = False,
+) -> None:
+    """Audit bundled faces: what does a server see in one shared gradient?"""
+    from vestige.demonstration import demonstration
+    from vestige.session import run_and_render
+
+    _finish(run_and_render(demonstration(), trials, seed, out, redact=redact), None)
+
+
+@app.command()
+def audit(
+    file: Annotated[Path, typer.Argument(help="A Python file that defines audit = Audit(...).")],
+    trials: Annotated[int, typer.Option(min=1)] = 40,
+    seed: int = 0,
+    out: Out = None,
+    redact: Redact = False,
+    fail_above: FailAbove = None,
+) -> None:
+    """Run the audit that a Python file defines, and write its page."""
+    from vestige.session import load_audit, run_and_render
+
+    folder = out or Path("runs") / f"{file.stem}-{trials}-{seed}"
+    _finish(run_and_render(load_audit(file), trials, seed, folder, redact=redact), fail_above)
+
+
+@app.command()
+def invert(
+    gradient: Annotated[Path, typer.Argument(help="A captured gradient, .safetensors.")],
+    model: Annotated[str, typer.Option(help="module:factory or file.py:factory, makes the model.")],
+    weights: Annotated[Path | None, typer.Option(help="Its weights, .safetensors.")] = None,
+    shape: Annotated[str, typer.Option(help="Shape of a record: 3,32,32, or 30 for a row.")] = "",
+    classes: Annotated[int, typer.Option(min=0, help="Number of classes; 0: ask the model.")] = 0,
+    prior: Annotated[str, typer.Option(help="A dataset of the same kind, by name.")] = "",
+    batch_size: Annotated[int, typer.Option(min=1)] = 1,
+    labels: Annotated[str, typer.Option(help="The batch's labels, if known: 3,3,7.")] = "",
+    mean: Annotated[str, typer.Option(help="Normalisation of the client: means.")] = "",
+    std: Annotated[str, typer.Option(help="Normalisation of the client: deviations.")] = "",
+    mode: Annotated[str, typer.Option(help="The client's mode: train or eval.")] = "train",
+    reduction: Annotated[str, typer.Option(help="The client's loss: mean or sum.")] = "mean",
+    update: Annotated[bool, typer.Option(help="It is an update, new minus old weights.")] = False,
+    local_steps: Annotated[int, typer.Option(min=1)] = 1,
+    local_batch_size: Annotated[int, typer.Option(min=0, help="0: the whole batch.")] = 0,
+    learning_rate: Annotated[float, typer.Option(help="Of the local steps.")] = 0.0,
+    momentum: Annotated[float, typer.Option(help="Of the local steps.")] = 0.0,
+    attack: Annotated[
+        list[str] | None, typer.Option(help="By name, repeatable; see 'vestige attacks'.")
+    ] = None,
+    iterations: Annotated[int, typer.Option(min=0, help="0: each attack's default.")] = 0,
+    samples: Annotated[int, typer.Option(min=1, help="Independent runs of each attack.")] = 3,
+    seed: int = 0,
+    out: Annotated[Path, typer.Option(help="Folder for Record, candidates, page.")] = Path(
+        "inverted"
+    ),
+    redact: Redact = False,
+) -> None:
+    """Attack a captured gradient of your own training: no secret known, no rate."""
+    from vestige.session import Capture, invert_and_render
+
+    capture = Capture(
+        gradient=gradient,
+        model=model,
+        weights=weights,
+        shape=shape,
+        classes=classes,
+        prior=prior,
+        batch_size=batch_size,
+        labels=labels,
+        mean=mean,
+        std=std,
+        mode=mode,
+        reduction=reduction,
+        update=update,
+        local_steps=local_steps,
+        local_batch_size=local_batch_size,
+        learning_rate=learning_rate,
+        momentum=momentum,
+    )
+    record = invert_and_render(capture, attack or [], iterations, samples, seed, out, redact=redact)
+    _finish((record, out / "page.html"), None)
+
+
+@app.command()
+def report(
+    run: Annotated[Path, typer.Argument(help="A run folder, or a record.json.")],
+    out: Annotated[Path | None, typer.Option(help="The page; default: page.html in RUN.")] = None,
+    redact: Redact = False,
+) -> None:
+    """Judge a finished run again and render its page again; needs no model."""
+    from vestige.session import render_again
+
+    _finish(render_again(run, out, redact=redact), None)
+
+
+@app.command()
+def attacks() -> None:
+    """List the attacks: what each reads, needs and cites."""
+    from rich.console import Console
+
+    from vestige.session import attack_table
+
+    Console().print(attack_table())
+
+
+def _finish(made: tuple[Record, Path], fail_above: float | None) -> None:
+    """Say the verdict and where the page is; choose the exit code."""
+    from rich.console import Console
+    from rich.text import Text
+
+    from vestige.record import VerdictKind
+    from vestige.verdicts import strongest
+
+    record, page = made
+    verdict, console = record.verdict, Console(stderr=False)
+    console.print(Text(verdict.kind.replace("_", " "), style="bold"))
+    for line in (verdict.headline, verdict.lede, verdict.remedy):
+        if line:
+            console.print(Text(line))
+    console.print(Text(f"Page: {page}"))
+    if record.failure is not None and record.failure.attack is None:
+        raise typer.Exit(INTERRUPTED)
+    if verdict.kind is VerdictKind.INVALID:
+        raise typer.Exit(2)
+    best = strongest(record)
+    measured = 0.0 if best is None or best.rate is None else best.rate.value
+    if fail_above is not None and measured > fail_above:
+        console.print(
+            Text(f"Above the limit: {measured:.1%} of secrets, {fail_above:.1%} allowed.")
+        )
+        raise typer.Exit(ABOVE)
+
+
+def main() -> None:
+    """Run the command line; a problem the user can mend is one sentence and exit code 2."""
+    try:
+        app()
+    except VestigeError as problem:
+        kind = "not found" if isinstance(problem, NotFound) else "error"
+        typer.echo(f"vestige: {kind}: {problem}", err=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        typer.echo("vestige: stopped; finished trials are kept.", err=True)
+        sys.exit(INTERRUPTED)

@@ -1,0 +1,453 @@
+"""Made-up Records, one for each state of the page. Nothing here was audited."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+from scipy.stats import beta
+from skimage.data import lfw_subset
+from skimage.filters import gaussian
+from sklearn.datasets import load_breast_cancer, load_digits
+
+from vestige.record import (
+    AttackRecord,
+    Candidate,
+    Check,
+    CheckOutcome,
+    Claim,
+    ColumnRecord,
+    CurvePoint,
+    Exhibit,
+    Outcome,
+    Picture,
+    PooledRate,
+    Rate,
+    Record,
+    SpaceRecord,
+    ThreatRecord,
+    Times,
+    Verdict,
+    VerdictKind,
+)
+
+DECOYS = 99
+ALPHA = 0.01
+
+
+def rate_of(hits: int, trials: int, confidence: float = 0.95) -> Rate:
+    half = (1 - confidence) / 2
+    lower = 0.0 if hits == 0 else float(beta.ppf(half, hits, trials - hits + 1))
+    upper = 1.0 if hits == trials else float(beta.ppf(1 - half, hits + 1, trials - hits))
+    return Rate(hits=hits, trials=trials, lower=lower, upper=upper)
+
+
+@cache
+def faces() -> np.ndarray:
+    return lfw_subset()[:100, None].astype(float)
+
+
+@cache
+def digits() -> np.ndarray:
+    return load_digits().images[:, None] / 16.0
+
+
+@cache
+def tumours() -> tuple[np.ndarray, tuple[ColumnRecord, ...]]:
+    bunch = load_breast_cancer()
+    center, scale = bunch.data.mean(0), bunch.data.std(0)
+    rows = (bunch.data - center) / scale
+    columns = [
+        ColumnRecord(name=str(n), center=float(c), scale=float(s))
+        for n, c, s in zip(bunch.feature_names, center, scale)
+    ]
+    clinic = ColumnRecord(name="clinic", center=0, scale=1, categories=("north", "south", "west"))
+    extra = np.random.default_rng(7).integers(0, 3, len(rows)).astype(float)
+    return np.column_stack([rows, extra]), (*columns, clinic)
+
+
+def redraw(secrets: np.ndarray, strength: np.ndarray, seed: int) -> np.ndarray:
+    """Degrade secrets: strength 1 keeps them, 0 leaves the mean of all."""
+    rng = np.random.default_rng(seed)
+    weight = strength.reshape(-1, *[1] * (secrets.ndim - 1))
+    mixed = weight * secrets + (1 - weight) * secrets.mean(0)
+    noise = rng.normal(0, 0.08 if secrets.ndim == 4 else 0.35, secrets.shape) * (1.15 - weight)
+    if secrets.ndim == 4:
+        noise = np.stack([gaussian(n, (0, 0.6, 0.6)) for n in noise])
+        return np.clip(mixed + noise, 0, 1)
+    return mixed + noise
+
+
+def attack_on(
+    pool: np.ndarray, trials: int, strength: float, *, name: str, seed: int, guess: bool = False
+) -> tuple[AttackRecord, list[tuple[np.ndarray, np.ndarray, np.ndarray]]]:
+    """Attack ``trials`` secrets and return the attack with (secret, reconstruction, decoy)."""
+    rng = np.random.default_rng(seed)
+    places = rng.integers(0, len(pool), trials)
+    spread = np.clip(rng.normal(strength, 0.18, trials), 0, 1) if strength else np.zeros(trials)
+    secrets = pool[places]
+    drawn = pool[rng.integers(0, len(pool), trials)] if guess else redraw(secrets, spread, seed)
+    outcomes, pictures = [], []
+    for i in range(trials):
+        others = rng.choice(np.delete(np.arange(len(pool)), places[i]), DECOYS)
+        gaps = np.sqrt(((pool[others] - drawn[i]) ** 2).reshape(DECOYS, -1).mean(1))
+        mse = float(((secrets[i] - drawn[i]) ** 2).mean())
+        distance = mse**0.5
+        lost = not guess and name == "Deep Leakage" and i % 25 == 3
+        outcomes.append(
+            Outcome(
+                trial=i,
+                rank=DECOYS + 1 if lost else 1 + int((gaps <= distance).sum()),
+                distance=None if lost else distance,
+                decoy_distance=None if lost else float(gaps[0]),
+                nearest_decoy=None if lost else float(gaps.min()),
+                swapped_rank=int(rng.integers(1, DECOYS + 2)),
+                mse=None if lost else mse,
+                psnr=None if lost or pool.ndim == 2 else float(-10 * np.log10(mse + 1e-9)),
+                ssim=None if lost or pool.ndim == 2 else float(np.clip(1 - 3 * distance, -1, 1)),
+                label_accuracy=1.0,
+                diverged=lost,
+            )
+        )
+        pictures.append((secrets[i], drawn[i], pool[others[0]]))
+    ranks = [o.rank for o in outcomes]
+    curve = [
+        CurvePoint(
+            false_positive_rate=k / (DECOYS + 1),
+            true_positive_rate=(r := rate_of(sum(v <= k for v in ranks), trials)).value,
+            lower=r.lower,
+            upper=r.upper,
+        )
+        for k in range(1, DECOYS + 2)
+    ]
+    below = CurvePoint(false_positive_rate=0.005, true_positive_rate=0.0)
+    swapped = sum((o.swapped_rank or 99) <= 1 for o in outcomes)
+    enough = trials >= 368
+    attack = AttackRecord(
+        name=name,
+        summary="sees only the hints" if guess else "cosine distance, total variation",
+        cites="" if guess else "Geiping et al. 2020, equation 4",
+        guess=guess,
+        settings={} if guess else {"steps": "1,200", "restarts": "8", "total_variation": "0.0001"},
+        outcomes=tuple(outcomes),
+        rate=rate_of(sum(r <= 1 for r in ranks), trials) if trials > 1 else None,
+        swapped=rate_of(swapped, trials) if trials > 1 else None,
+        curve=(below, *curve) if trials > 1 else (),
+        pooled=PooledRate(
+            false_positive_rate=ALPHA,
+            threshold=0.11 if enough else None,
+            true_positive_rate=0.76 if enough else None,
+            lower=0.70 if enough else None,
+            upper=0.82 if enough else None,
+            needed=368,
+        ),
+    )
+    return attack, pictures
+
+
+def exhibits_of(
+    attack: AttackRecord,
+    pictures: list[tuple[np.ndarray, np.ndarray, np.ndarray]],
+    batch: int = 1,
+) -> tuple[Exhibit, ...]:
+    order = sorted(range(len(pictures)), key=lambda i: (attack.outcomes[i].distance or 1e9, i))
+    count = len(order)
+    places = range(1, count + 1) if count < 6 else (1, (count + 1) // 2, count)
+    return tuple(
+        Exhibit(
+            attack=attack.name,
+            trial=(i := order[place - 1]),
+            place=place,
+            of=count,
+            label="7",
+            hit=(outcome := attack.outcomes[i]).rank <= 1,
+            rank=outcome.rank,
+            decoys=DECOYS,
+            distance=outcome.distance,
+            decoy_distance=outcome.decoy_distance,
+            nearest_decoy=outcome.nearest_decoy,
+            secret=Picture.of(pictures[i][0]),
+            reconstruction=Picture.of(pictures[i][1]),
+            decoy=Picture.of(pictures[i][2]),
+            batch=tuple(
+                (Picture.of(pictures[j % count][0]), Picture.of(pictures[j % count][1]))
+                for j in range(i + 1, i + batch)
+            ),
+        )
+        for place in places
+    )
+
+
+THREAT = ThreatRecord(
+    attacker="training server",
+    who="The attacker is the training server. It follows the protocol and keeps what it receives.",
+    sees="One gradient of 1 record, as it was sent.",
+    told="The model, the batch size (1), the labels of the batch, the normalisation.",
+    not_told="The records, the batch-norm statistics after the step.",
+    prior="100 other portraits of the same kind; no secret is among them.",
+)
+CHECKS = (
+    Check(
+        outcome=CheckOutcome.PASSED,
+        sentence="Secrets of other trials raise no verdict: 1.0% hits where 1% is chance.",
+    ),
+    Check(
+        outcome=CheckOutcome.PASSED,
+        sentence="The recomputed gradient agrees with the release: cosine 1.000, norm ratio 1.00.",
+    ),
+    Check(outcome=CheckOutcome.PASSED, sentence="Every decoy satisfies every hint."),
+    Check(
+        outcome=CheckOutcome.PASSED,
+        sentence="Prior, training and held-out records share no record (by content hash).",
+    ),
+    Check(
+        outcome=CheckOutcome.REMARK,
+        sentence="Deep Leakage diverged in 8 trials; they count as misses.",
+    ),
+)
+LIMITS = (
+    "A stronger attack may recover more. Rates are what these attacks did, not the most that can "
+    "be done.",
+    "Misses are not protected records: the attack failed on them this time.",
+    "One gradient was released. Several rounds about the same person reveal more.",
+    "Membership, attributes and identification by other sources were not measured.",
+)
+SENTENCES = {
+    VerdictKind.DEMONSTRATED: (
+        "The training server can redraw the face behind a shared gradient.",
+        "{rate} secrets came back closer than all but 1 in 100 decoys: at least {lower}, "
+        "with 95% confidence, in {trials} trials. Guessing with the same hints reaches 1%.",
+    ),
+    VerdictKind.NOT_DEMONSTRATED: (
+        "These two attacks did not redraw secrets more often than guessing. This is not evidence "
+        "of safety.",
+        "The strongest hit {rate} secrets, at most {upper} with 95% confidence, in "
+        "{trials} trials. Guessing with the same hints reaches 1%.",
+    ),
+    VerdictKind.CLAIM_REFUTED: (
+        "The data sheet allows at most 10% of secrets to be redrawn; the attack redrew at least "
+        "{lower}.",
+        "{rate} secrets came back closer than all but 1 in 100 decoys, in {trials} trials. "
+        "Guessing with the same hints reaches 1%.",
+    ),
+    VerdictKind.INVALID: (
+        "This audit says nothing yet: Inverting Gradients stopped in trial 212 of 2,000.",
+        "",
+    ),
+}
+
+
+def image_record(
+    kind: VerdictKind = VerdictKind.DEMONSTRATED,
+    *,
+    trials: int = 200,
+    strength: float = 0.62,
+    pool: np.ndarray | None = None,
+    batch: int = 1,
+    noun: str = "face",
+    **changes: object,
+) -> Record:
+    pool = faces() if pool is None else pool
+    shape = pool.shape[1:]
+    best, pictures = attack_on(pool, trials, strength, name="Inverting Gradients", seed=3)
+    attacks = (
+        best,
+        attack_on(pool, trials, strength * 0.7, name="Deep Leakage", seed=4)[0],
+        attack_on(pool, trials, 0.0, name="Guess: prior draw", seed=5, guess=True)[0],
+    )
+    headline, lede = SENTENCES[kind]
+    rate = best.rate or rate_of(1, 1)
+    words = {
+        "rate": f"All {trials}" if rate.value == 1 else f"{rate.value:.0%} of the",
+        "lower": f"{int(100 * rate.lower)}%",
+        "upper": f"{100 * rate.upper:.0f}%",
+        "trials": f"{trials:,}",
+    }
+    fields: dict[str, object] = {
+        "title": "Badge-photo model, one shared gradient",
+        "release": "a shared gradient",
+        "space": SpaceRecord(kind="image", shape=shape, noun=noun, class_names=("no", "yes")),
+        "threat": THREAT,
+        "seed": 20260302,
+        "trials_planned": trials,
+        "trials_finished": trials,
+        "batch_size": batch,
+        "decoys": DECOYS,
+        "false_positive_rate": ALPHA,
+        "confidence": 0.95,
+        "distance": "RMSE",
+        "nearest_neighbor_distance": 0.135,
+        "attacks": attacks,
+        "exhibits": exhibits_of(best, pictures, batch),
+        "checks": CHECKS,
+        "limits": LIMITS,
+        "settings": {"victim": "SharedGradient, small network, after 0 steps", "defense": "none"},
+        "environment": {"vestige": "0.1.0", "python, torch": "3.11, 2.9 (CPU, float32)"},
+        "verdict": Verdict(
+            kind=kind,
+            headline=headline.format(**words),
+            lede=lede.format(**words),
+            attack=None if kind is VerdictKind.NOT_DEMONSTRATED else best.name,
+        ),
+        "times": Times(
+            started="2026-03-02T09:00:00+00:00",
+            finished="2026-03-02T10:52:00+00:00",
+            cpu_seconds=6720.0,
+            seconds_per_trial={a.name: 0.004 if a.guess else 2.13 for a in attacks},
+        ),
+    }
+    return Record.model_validate(fields | changes)
+
+
+def demonstrated() -> Record:
+    return image_record()
+
+
+def not_demonstrated() -> Record:
+    return image_record(VerdictKind.NOT_DEMONSTRATED, strength=0.0)
+
+
+def claim_refuted() -> Record:
+    return image_record(VerdictKind.CLAIM_REFUTED, claim=Claim(rate=0.1, source="The data sheet"))
+
+
+def claim_holds() -> Record:
+    return image_record(claim=Claim(rate=0.95, source="The data sheet"))
+
+
+def invalid() -> Record:
+    failed = Check(
+        outcome=CheckOutcome.FAILED,
+        sentence="Inverting Gradients stopped in trial 212 of 2,000: it ran out of memory.",
+        remedy="Lower restarts from 32 to 8 and run the same command; 211 trials are kept.",
+    )
+    record = image_record(VerdictKind.INVALID, trials=211, checks=(failed, *CHECKS))
+    return record.model_copy(update={"trials_planned": 2000})
+
+
+def one_trial() -> Record:
+    record = image_record(VerdictKind.NOT_DEMONSTRATED, trials=1, strength=0.9)
+    verdict = Verdict(
+        kind=VerdictKind.NOT_DEMONSTRATED,
+        headline="One trial is a picture, not a rate.",
+        lede="The secret is nearer to the reconstruction than all 99 decoys of this trial.",
+    )
+    return record.model_copy(update={"verdict": verdict})
+
+
+def few_trials() -> Record:
+    return image_record(trials=4)
+
+
+def many_trials() -> Record:
+    record = image_record(trials=100)
+    attacks = tuple(
+        a.model_copy(
+            update={
+                "outcomes": tuple(
+                    o.model_copy(update={"trial": 100 * k + o.trial})
+                    for k in range(100)
+                    for o in a.outcomes
+                ),
+                "rate": rate_of(100 * a.rate.hits, 10_000) if a.rate else None,
+            }
+        )
+        for a in record.attacks
+    )
+    return record.model_copy(
+        update={"attacks": attacks, "trials_planned": 10_000, "trials_finished": 10_000}
+    )
+
+
+def all_hits() -> Record:
+    return image_record(strength=1.0, pool=digits(), noun="digit", trials=60)
+
+
+def batches() -> Record:
+    return image_record(batch=8)
+
+
+def colour() -> Record:
+    rng = np.random.default_rng(11)
+    base = faces()[:, :, :, :24].repeat(8, 2).repeat(8, 3)
+    tint = rng.uniform(0.6, 1.0, (len(base), 3, 1, 1))
+    return image_record(pool=base * tint, trials=8, noun="photograph")
+
+
+def too_few_decoys() -> Record:
+    record = image_record(VerdictKind.NOT_DEMONSTRATED, trials=20)
+    attacks = tuple(
+        a.model_copy(update={"rate": None, "swapped": None, "curve": ()}) for a in record.attacks
+    )
+    return record.model_copy(update={"decoys": 40, "attacks": attacks})
+
+
+def features() -> Record:
+    pool, columns = tumours()
+    record = image_record(pool=pool, trials=120, strength=0.7, noun="row", distance="RMSE in sd")
+    space = SpaceRecord(
+        kind="table",
+        shape=(len(columns),),
+        noun="patient",
+        class_names=("benign", "malignant"),
+        columns=columns,
+    )
+    return record.model_copy(update={"space": space, "nearest_neighbor_distance": 0.61})
+
+
+def captured() -> Record:
+    record = image_record(VerdictKind.NOT_DEMONSTRATED, trials=6)
+    best = record.attacks[0]
+    shown = [e for e in record.exhibits if e.reconstruction]
+    picture = [e.reconstruction.array() / 255 for e in shown if e.reconstruction]
+    candidates = tuple(
+        Candidate(
+            attack=best.name,
+            label="yes",
+            confidence=0.93 - 0.2 * i,
+            objective=0.0031 * (i + 1),
+            picture=Picture.of(p),
+            agreement=Picture.of(np.abs(p - 0.5) * 2),
+        )
+        for i, p in enumerate(picture)
+    )
+    verdict = Verdict(
+        kind=VerdictKind.NOT_DEMONSTRATED,
+        headline="Three candidates were drawn from the captured gradient; none can be verified.",
+        lede="",
+    )
+    bare = tuple(
+        a.model_copy(update={"outcomes": (), "rate": None, "swapped": None, "curve": ()})
+        for a in record.attacks
+    )
+    return record.model_copy(
+        update={
+            "candidates": candidates,
+            "exhibits": (),
+            "attacks": bare,
+            "trials_finished": 0,
+            "verdict": verdict,
+        }
+    )
+
+
+STATES: dict[str, Callable[[], Record]] = {
+    f.__name__: cache(f)
+    for f in (
+        demonstrated,
+        not_demonstrated,
+        claim_refuted,
+        claim_holds,
+        invalid,
+        one_trial,
+        few_trials,
+        many_trials,
+        all_hits,
+        batches,
+        colour,
+        too_few_decoys,
+        features,
+        captured,
+    )
+}

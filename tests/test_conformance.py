@@ -1,0 +1,158 @@
+"""Every attack in the namespace keeps the promises of an attack."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+
+import pytest
+import torch
+from worlds import LabelOnly, NullVictim, draws, linear_network, small_audit
+
+from vestige import Guess, HonestServer, LocalTraining, Prior, SharedGradient, run
+from vestige import attacks as attack_room
+from vestige.archive import load_observation, save_observation
+from vestige.errors import VestigeError
+from vestige.observations import Attack, Hints, Observation, Run
+from vestige.record import VerdictKind
+from vestige.streams import stream
+from vestige.victims import FederatedUpdate
+
+ATTACKS = [getattr(attack_room, name) for name in attack_room.__all__]
+REAL = [cls for cls in ATTACKS if cls is not Guess]
+NULL_AUDITS = 200
+
+
+def quick(cls, **changes):
+    """The attack with few iterations: enough for form, too few for quality."""
+    fields = {f.name for f in dataclasses.fields(cls)}
+    return cls(**{"iterations": 3, **changes}) if "iterations" in fields else cls()
+
+
+def observe(secret, server=None):
+    victim = SharedGradient(linear_network())
+    server = server or HonestServer()
+    release = victim.release(secret, generator=stream(0, "victim"))
+    return server.public(victim, Prior(draws(60, 7))), server.observe(Run(secret, release))
+
+
+@pytest.mark.parametrize("cls", ATTACKS)
+def test_is_a_documented_frozen_attack(cls):
+    attack = cls()
+    assert isinstance(attack, Attack)
+    assert dataclasses.is_dataclass(cls)
+    assert cls.__dataclass_params__.frozen  # pyright: ignore
+    assert len(inspect.getdoc(cls) or "") > 40
+    for text in (attack.name, attack.summary, attack.needs, attack.cites):
+        assert isinstance(text, str)
+        assert text
+
+
+@pytest.mark.parametrize("cls", REAL)
+def test_recovers_the_secret_in_a_solvable_world(cls):
+    record = run(small_audit([cls(iterations=150)]), trials=12, seed=3)
+    assert record.verdict.kind is VerdictKind.DEMONSTRATED, record.verdict
+    hits = record.attacks[0].rate.hits
+    assert hits >= 10, f"{hits} of 12"
+
+
+@pytest.mark.parametrize("cls", REAL)
+def test_reads_an_update_in_a_solvable_world(cls):
+    victim = FederatedUpdate(linear_network(), LocalTraining(steps=3, learning_rate=0.05))
+    record = run(small_audit([cls(iterations=150)], victim=victim), trials=12, seed=4)
+    assert record.verdict.kind is VerdictKind.DEMONSTRATED, record.verdict
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cls", ATTACKS)
+def test_is_calibrated_in_the_null_world(cls, monkeypatch):
+    """At most the nominal 5% of 200 audits may raise a verdict.
+
+    The limit is one-sided at 2.5% and conservative (Clopper–Pearson), so more than 10 of 200 by
+    chance has probability below 3%, and far below where the true share is under 1.5%.
+    """
+    monkeypatch.setattr("vestige.audit._preflight", lambda *_: ())
+    raised = 0
+    for seed in range(NULL_AUDITS):
+        audit = small_audit([quick(cls)], seed=seed, victim=NullVictim(seed))
+        record = run(audit, trials=12, seed=seed)
+        raised += record.verdict.kind is VerdictKind.DEMONSTRATED
+    assert raised <= 0.05 * NULL_AUDITS, f"{raised} of {NULL_AUDITS}"
+
+
+def label_only_verdicts(audits: int) -> int:
+    raised = 0
+    for seed in range(audits):
+        audit = small_audit(
+            [LabelOnly()], seed=seed, victim=NullVictim(seed), threat=HonestServer(labels=True)
+        )
+        record = run(audit, trials=60, seed=seed)
+        raised += record.verdict.kind is VerdictKind.DEMONSTRATED
+    return raised
+
+
+def test_label_only_attacker_gets_no_verdict(monkeypatch):
+    monkeypatch.setattr("vestige.audit._preflight", lambda *_: ())
+    assert label_only_verdicts(20) <= 1
+
+
+def test_decoys_that_ignore_the_hints_make_a_false_leak(monkeypatch):
+    """The invariant bites: without it the same attacker, knowing no record, gets verdicts."""
+    monkeypatch.setattr("vestige.audit._preflight", lambda *_: ())
+    monkeypatch.setattr("vestige.verdicts._swap_checks", lambda _: [])
+
+    def careless(prior, secret, slot, count, *, generator):
+        return prior.draw(count, generator=generator)
+
+    monkeypatch.setattr("vestige.trials.draw_decoys", careless)
+    assert label_only_verdicts(20) >= 15
+
+
+@pytest.mark.parametrize("cls", ATTACKS)
+def test_is_deterministic_given_its_generator(cls):
+    public, observation = observe(draws(2, 8))
+    found = []
+    for _ in range(2):
+        reconstruct = quick(cls).prepare(public, generator=stream(1, "prepare"))
+        found.append(reconstruct(observation, stream(1, "attacker")))
+    assert torch.equal(found[0].candidates, found[1].candidates)
+    assert found[0].objective == found[1].objective
+
+
+@pytest.mark.parametrize("cls", ATTACKS)
+def test_accepts_a_saved_observation(cls, tmp_path):
+    public, observation = observe(draws(2, 8), HonestServer(labels=True))
+    save_observation(observation, tmp_path / "seen.safetensors")
+    loaded = load_observation(tmp_path / "seen.safetensors")
+    reconstruct = quick(cls).prepare(public, generator=stream(1, "prepare"))
+    found = [reconstruct(o, stream(1, "attacker")).candidates for o in (observation, loaded)]
+    assert torch.equal(*found)
+    assert found[0].shape == (2, 1, 4, 4)
+
+
+@pytest.mark.parametrize("cls", ATTACKS)
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_returns_one_candidate_for_each_record(cls, batch_size):
+    public, observation = observe(draws(batch_size, 9))
+    found = quick(cls).prepare(public, generator=stream(1))(observation, stream(2))
+    assert found.checked(public.space).candidates.shape[0] == batch_size
+    assert torch.isfinite(found.candidates).all()
+    assert found.confidence is None or found.confidence.shape == (batch_size,)
+
+
+@pytest.mark.parametrize("cls", REAL)
+@pytest.mark.parametrize("damage", ["nan", "shape", "foreign"])
+def test_refuses_a_release_it_cannot_use(cls, damage):
+    public, observation = observe(draws(1, 9))
+    tensors = dict(observation.release.tensors)
+    name = next(iter(tensors))
+    if damage == "nan":
+        tensors[name] = torch.full_like(tensors[name], float("nan"))
+    elif damage == "shape":
+        tensors[name] = tensors[name][:1]
+    else:
+        tensors["no.such.parameter"] = torch.ones(3)
+    broken = Observation(dataclasses.replace(observation.release, tensors=tensors), Hints(1))
+    reconstruct = quick(cls).prepare(public, generator=stream(1))
+    with pytest.raises(VestigeError, match=r"\w+ .*[.:]"):
+        reconstruct(broken, stream(2))

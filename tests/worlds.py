@@ -1,0 +1,87 @@
+"""Small worlds whose truth is known: one that can be solved, one in which nothing leaks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+
+from vestige import Audit, ImageSpace, Prior, Records, SharedGradient, networks
+from vestige.observations import GradientRelease, Reconstruction, Release
+from vestige.simulation import Simulator
+
+CLASSES = 3
+SPACE = ImageSpace(1, 4, 4, tuple("abc"[:CLASSES]), noun="patch")
+
+
+def draws(count: int, seed: int, space: ImageSpace = SPACE) -> Records:
+    """Records with a mean for each class and noise around it, in [0, 1]."""
+    generator = torch.Generator().manual_seed(seed)
+    means = torch.rand((CLASSES, *space.shape), generator=torch.Generator().manual_seed(99))
+    y = torch.arange(count) % CLASSES
+    noise = torch.randn((count, *space.shape), generator=generator)
+    return Records((means[y] * 0.6 + 0.2 + 0.12 * noise).clamp(0, 1), y, space)
+
+
+def linear_network() -> nn.Module:
+    """One linear layer: at batch 1 its gradient determines the record."""
+    return networks.mlp(SPACE, hidden=(12,), generator=torch.Generator().manual_seed(5))
+
+
+def small_audit(attacks, *, seed: int = 0, batch_size: int = 1, **changes) -> Audit:
+    settings = {
+        "victim": SharedGradient(linear_network()),
+        "secrets": draws(60, 1000 + seed),
+        "prior": Prior(draws(60, 2000 + seed)),
+        "attacks": attacks,
+        "batch_size": batch_size,
+        "false_positive_rate": 0.1,
+    }
+    return Audit(**{**settings, **changes})
+
+
+@dataclass(frozen=True)
+class NullVictim:
+    """Releases the gradient of other records with the same labels: nothing about the secret."""
+
+    seed: int
+    model: nn.Module = field(default_factory=linear_network)
+
+    @property
+    def releases(self) -> type[Release]:
+        return GradientRelease
+
+    @property
+    def simulator(self) -> Simulator:
+        return Simulator(self.model, mode="train")
+
+    def release(self, secret: Records, *, generator: torch.Generator) -> Release:
+        others = draws(60, 3000 + self.seed)
+        chosen = []
+        for label in secret.y.tolist():
+            same = torch.nonzero(others.y == label).flatten()
+            chosen.append(int(same[torch.randint(len(same), (), generator=generator)]))
+        return SharedGradient(self.model).release(others[chosen], generator=generator)
+
+    def describe(self) -> dict[str, str]:
+        return {"Victim": f"null world {self.seed}"}
+
+
+@dataclass(frozen=True)
+class LabelOnly:
+    """Draws the mean of the class it was told, and nothing else: it knows no record."""
+
+    name = "Label only"
+    summary = "draws a class mean"
+    needs = "the labels"
+    cites = "nobody"
+    reads = (GradientRelease,)
+
+    def prepare(self, public, *, generator):
+        def reconstruct(observation, attacker):
+            labels = observation.hints.labels
+            means = torch.stack([public.prior.mean(int(label)) for label in labels])
+            return Reconstruction(means, labels)
+
+        return reconstruct
