@@ -29,6 +29,13 @@ def linear_network() -> nn.Module:
     return networks.mlp(SPACE, hidden=(12,), generator=torch.Generator().manual_seed(5))
 
 
+def sequential(*layers) -> nn.Module:
+    """Layers made by calls without arguments, so that torch's global stream stays as it was."""
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        return nn.Sequential(*(layer() for layer in layers))
+
+
 def small_audit(attacks, *, seed: int = 0, batch_size: int = 1, **changes) -> Audit:
     settings = {
         "victim": SharedGradient(linear_network()),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
+from typing import Literal, TypeVar
 
-from safetensors.torch import save
+from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor
 
 from vestige.errors import BadInput
+from vestige.files import explained, read_safetensors, tensor_bytes, write_atomically
 from vestige.observations import (
     GradientRelease,
     Hints,
@@ -17,36 +18,60 @@ from vestige.observations import (
     Release,
     UpdateRelease,
 )
-from vestige.store import read_safetensors, write_atomically
 
 _KINDS: dict[str, type[Release]] = {"gradient": GradientRelease, "update": UpdateRelease}
+
+
+class _Facts(BaseModel):
+    """What a file says beside its tensors; a number that is not finite stays what it is."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, ser_json_inf_nan="constants")
+
+
+class _ObservationFacts(_Facts):
+    kind: Literal["gradient", "update"]
+    batch_size: int | None
+
+
+class _ReconstructionFacts(_Facts):
+    objective: float | None
+    diverged: bool
+    info: dict[str, str | int | float | bool]
+
+
+_F = TypeVar("_F", bound=_Facts)
 
 
 def save_observation(observation: Observation, path: str | Path) -> None:
     """Write everything the attacker saw of one release."""
     release, hints = observation.release, observation.hints
-    kind = next(name for name, cls in _KINDS.items() if isinstance(release, cls))
     tensors = {f"release/{n}": t for n, t in release.tensors.items()}
     tensors |= {f"buffers/{n}": t for n, t in release.buffers.items()}
     if hints.labels is not None:
         tensors["hints/labels"] = hints.labels
-    facts = {"kind": kind, "batch_size": hints.batch_size}
+    kind = "gradient" if isinstance(release, GradientRelease) else "update"
+    facts = _ObservationFacts(kind=kind, batch_size=hints.batch_size)
     _write(path, tensors, "observation", facts)
 
 
 def load_observation(path: str | Path) -> Observation:
     """Read what :func:`save_observation` wrote."""
-    tensors, facts = _read(path, "observation")
-    release = _KINDS[str(facts["kind"])](_under(tensors, "release/"), _under(tensors, "buffers/"))
-    return Observation(release, Hints(facts["batch_size"], tensors.get("hints/labels")))
+    tensors, facts = _read(path, "observation", _ObservationFacts)
+    release = _KINDS[facts.kind](_under(tensors, "release/"), _under(tensors, "buffers/"))
+    return Observation(release, Hints(facts.batch_size, tensors.get("hints/labels")))
 
 
-def load_release(path: str | Path, *, update: bool = False) -> Release:
-    """Read a captured release: an observation file, or plain tensors by parameter name."""
+def load_captured(path: str | Path, *, update: bool = False) -> Observation:
+    """Read a captured release: an observation file, or plain tensors by parameter name.
+
+    Plain tensors come without hints, and ``update`` says what they are.
+    """
     tensors, metadata = read_safetensors(path)
     if "vestige-observation" in metadata:
-        return load_observation(path).release
-    return (UpdateRelease if update else GradientRelease)(tensors)
+        return load_observation(path)
+    if any(key.startswith("vestige") for key in metadata):
+        raise BadInput(f"{path} holds a result of Vestige, no release: give a captured gradient.")
+    return Observation((UpdateRelease if update else GradientRelease)(tensors))
 
 
 def save_reconstruction(reconstruction: Reconstruction, path: str | Path) -> None:
@@ -56,37 +81,45 @@ def save_reconstruction(reconstruction: Reconstruction, path: str | Path) -> Non
         tensors["labels"] = reconstruction.labels
     if reconstruction.confidence is not None:
         tensors["confidence"] = reconstruction.confidence
-    facts = {
-        "objective": reconstruction.objective,
-        "diverged": reconstruction.diverged,
-        "info": dict(reconstruction.info),
-    }
+    facts = _ReconstructionFacts(
+        objective=reconstruction.objective,
+        diverged=reconstruction.diverged,
+        info=dict(reconstruction.info),
+    )
     _write(path, tensors, "reconstruction", facts)
 
 
 def load_reconstruction(path: str | Path) -> Reconstruction:
     """Read what :func:`save_reconstruction` wrote."""
-    tensors, facts = _read(path, "reconstruction")
+    tensors, facts = _read(path, "reconstruction", _ReconstructionFacts)
+    if "candidates" not in tensors:
+        raise BadInput(f"{path} is damaged, it holds no candidates: write it again.")
     return Reconstruction(
         tensors["candidates"],
         tensors.get("labels"),
         tensors.get("confidence"),
-        facts["objective"],
-        facts["diverged"],
-        facts["info"],
+        facts.objective,
+        facts.diverged,
+        facts.info,
     )
 
 
-def _write(path: str | Path, tensors: dict[str, Tensor], kind: str, facts: dict) -> None:
-    whole = {n: t.detach().cpu().contiguous().clone() for n, t in tensors.items()}
-    write_atomically(Path(path), save(whole, {f"vestige-{kind}": json.dumps(facts)}))
+def _write(path: str | Path, tensors: dict[str, Tensor], kind: str, facts: _Facts) -> None:
+    content = tensor_bytes(tensors, {f"vestige-{kind}": facts.model_dump_json()})
+    with explained(Path(path)):
+        write_atomically(Path(path), content)
 
 
-def _read(path: str | Path, kind: str) -> tuple[dict[str, Tensor], dict]:
+def _read(path: str | Path, kind: str, facts: type[_F]) -> tuple[dict[str, Tensor], _F]:
     tensors, metadata = read_safetensors(path)
     if f"vestige-{kind}" not in metadata:
         raise BadInput(f"{path} holds no {kind} of Vestige: give a file that Vestige wrote.")
-    return tensors, json.loads(metadata[f"vestige-{kind}"])
+    try:
+        return tensors, facts.model_validate_json(metadata[f"vestige-{kind}"])
+    except ValidationError as error:
+        raise BadInput(
+            f"{path} holds no {kind} that this version can read: write it again."
+        ) from error
 
 
 def _under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

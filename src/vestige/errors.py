@@ -21,3 +21,7 @@ class NotFound(VestigeError):
 
 class Conflict(VestigeError):
     """What is already on disk belongs to something else and is left as it was."""
+
+
+class Interrupted(VestigeError):
+    """Somebody stopped the work before there was anything to show."""

@@ -4,6 +4,7 @@ RUN/manifest.json         which audit this is
 RUN/trials/000000.safetensors   one file for each finished trial
 RUN/record.json           the Record
 RUN/page.html             the page
+RUN/lock                  held by the process that works here
 """
 
 from __future__ import annotations
@@ -11,19 +12,33 @@ from __future__ import annotations
 import errno
 import json
 import os
-import tempfile
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
-from torch import Tensor
 
 from vestige.errors import BadInput, Conflict, NotFound, VestigeError
-from vestige.record import SCHEMA_VERSION, Outcome, Record
+from vestige.files import explained, opened_safetensors, sweep, tensor_bytes, write_atomically
+from vestige.record import SCHEMA_VERSION, Document, Outcome, Record
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_KEPT = "finished trials are kept"
+
+_DIFFERENCES = {
+    "fingerprint": "another audit: its victim, records, attacks or settings are not these",
+    "title": "an audit of another title, {held!r}",
+    "trials": "an audit of {held} trials, not {wanted}",
+    "seed": "an audit with seed {held}, not {wanted}",
+}
+
+_OWN = re.compile(r"lock|trials|\..*\.part")
+"""What a killed run may have left in its folder before it had a manifest."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +51,16 @@ class TrialResult:
     seconds: Mapping[str, float]
     remarks: Mapping[str, str]
     tensors: Mapping[str, Tensor]
+
+
+class _Facts(Document):
+    """What a trial's file says beside its tensors."""
+
+    trial: int
+    slot: int
+    outcomes: dict[str, Outcome]
+    seconds: dict[str, float]
+    remarks: dict[str, str]
 
 
 class MemoryStore:
@@ -71,10 +96,20 @@ class RunDirectory:
     def opened(cls, path: str | Path, manifest: Mapping[str, str | int]) -> Iterator[RunDirectory]:
         """Create a run directory, or go on with one of the same audit; one process at a time."""
         run = cls(Path(path))
-        with _said(run.path):
-            run._claim(manifest)
-        with _locked(run.path):
+        wanted = {**manifest, "schema": SCHEMA_VERSION}
+        with explained(run.path):
+            run._refuse_others(wanted)
+            run.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock = os.open(run.path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            _lock(lock, run.path)
+            with explained(run.path):
+                run._claim(wanted)
+            for trial in run.finished():
+                run.read(trial)  # damage is said before hours of work, not after
             yield run
+        finally:
+            os.close(lock)
 
     @classmethod
     def existing(cls, path: str | Path) -> RunDirectory:
@@ -84,92 +119,98 @@ class RunDirectory:
             raise NotFound(f"{path} is no run directory: give the folder that an audit wrote.")
         return run
 
-    def _claim(self, manifest: Mapping[str, str | int]) -> None:
-        wanted = {**manifest, "schema": SCHEMA_VERSION}
-        if self.path.exists():
-            if not self.path.is_dir():
-                raise Conflict(f"{self.path} is a file: name a folder for the run.")
-            if (self.path / "manifest.json").is_file():
-                self._compare(wanted)
-                return
-            if any(self.path.iterdir()):
+    def _refuse_others(self, wanted: Mapping[str, str | int]) -> None:
+        """Raise Conflict, before anything is written, if the folder holds something else."""
+        if not self.path.exists():
+            return
+        if not self.path.is_dir():
+            raise Conflict(f"{self.path} is a file: name a folder for the run.")
+        if not (self.path / "manifest.json").exists():
+            held = [*self.path.iterdir(), *(self.path / "trials").glob("*")]
+            if not all(_OWN.fullmatch(part.name) for part in held):
                 raise Conflict(
                     f"{self.path} holds other files and no run: name an empty or a new folder."
                 )
-            self.path.chmod(0o700)
-        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        (self.path / "trials").mkdir(mode=0o700, exist_ok=True)
-        write_atomically(self.path / "manifest.json", _json_bytes(wanted))
-
-    def _compare(self, wanted: Mapping[str, str | int]) -> None:
+            return
         held = self.manifest()
         if held.get("schema") != wanted["schema"]:
             raise Conflict(
                 f"{self.path} was written in format {held.get('schema')}, this is format "
                 f"{wanted['schema']}: name a new folder, or use the version that wrote it."
             )
-        differing = [key for key in wanted if held.get(key) != wanted[key]]
-        if differing:
-            raise Conflict(
-                f"{self.path} holds another audit (its {differing[0]} is not the same): name a new "
-                "folder; nothing was written."
-            )
+        for key in wanted:
+            if held.get(key) != wanted[key]:
+                said = _DIFFERENCES.get(key, "another audit, with another " + key)
+                said = said.format(held=held.get(key), wanted=wanted[key])
+                raise Conflict(
+                    f"{self.path} holds {said}; name a new folder, nothing was written here."
+                )
+
+    def _claim(self, wanted: Mapping[str, str | int]) -> None:
+        """Make the folder this audit's own; the lock is held."""
+        self._refuse_others(wanted)
         (self.path / "trials").mkdir(mode=0o700, exist_ok=True)
+        sweep(self.path)
+        sweep(self.path / "trials")
+        if not (self.path / "manifest.json").exists():
+            self.path.chmod(0o700)
+            write_atomically(self.path / "manifest.json", _json_bytes(wanted))
 
     def manifest(self) -> dict[str, str | int]:
         """Which audit this is."""
         try:
-            return json.loads((self.path / "manifest.json").read_text())
-        except (OSError, ValueError) as error:
-            raise BadInput(
-                f"{self.path / 'manifest.json'} cannot be read: the run is damaged; name a new "
-                "folder."
-            ) from error
+            held = json.loads((self.path / "manifest.json").read_bytes())
+        except (OSError, ValueError, RecursionError) as error:
+            raise BadInput(_damaged(self.path / "manifest.json", "name a new folder")) from error
+        if not isinstance(held, dict):
+            raise BadInput(_damaged(self.path / "manifest.json", "name a new folder"))
+        return held
 
     def finished(self) -> list[int]:
         """Trials that are done, in order."""
-        return sorted(int(p.stem) for p in (self.path / "trials").glob("[0-9]*.safetensors"))
+        return sorted(_numbered(self.path / "trials"))
 
     def write(self, result: TrialResult) -> None:
         """Write a finished trial; it exists whole or not at all."""
-        facts = {
-            "trial": result.trial,
-            "slot": result.slot,
-            "outcomes": {n: o.model_dump() for n, o in result.outcomes.items()},
-            "seconds": dict(result.seconds),
-            "remarks": dict(result.remarks),
-        }
-        tensors = {n: t.detach().cpu().contiguous().clone() for n, t in result.tensors.items()}
-        with _said(self.path):
-            write_atomically(
-                self._trial(result.trial), save(tensors, {"vestige": json.dumps(facts)})
-            )
+        facts = _Facts(
+            trial=result.trial,
+            slot=result.slot,
+            outcomes=dict(result.outcomes),
+            seconds=dict(result.seconds),
+            remarks=dict(result.remarks),
+        )
+        content = tensor_bytes(result.tensors, {"vestige": facts.model_dump_json()})
+        with explained(self.path, kept=_KEPT):
+            write_atomically(self._trial(result.trial), content)
 
     def read(self, trial: int) -> TrialResult:
-        """Return a finished trial."""
+        """Return a finished trial; its tensors are read when they are looked at."""
         path = self._trial(trial)
-        tensors, metadata = read_safetensors(path)
         try:
-            facts = json.loads(metadata["vestige"])
-            return TrialResult(
-                trial=facts["trial"],
-                slot=facts["slot"],
-                outcomes={n: Outcome.model_validate(o) for n, o in facts["outcomes"].items()},
-                seconds=facts["seconds"],
-                remarks=facts["remarks"],
-                tensors=tensors,
-            )
-        except (KeyError, ValueError) as error:
-            raise BadInput(f"{path} is damaged: delete it and run the audit again.") from error
+            with opened_safetensors(path) as file:
+                names, metadata = tuple(file.keys()), file.metadata() or {}
+            facts = _Facts.model_validate_json(metadata["vestige"])
+        except (KeyError, ValidationError, BadInput) as error:
+            raise BadInput(_damaged(path, _DELETE)) from error
+        if facts.trial != trial:
+            raise BadInput(_damaged(path, _DELETE))
+        return TrialResult(
+            facts.trial,
+            facts.slot,
+            facts.outcomes,
+            facts.seconds,
+            facts.remarks,
+            _StoredTensors(path, names),
+        )
 
     def write_record(self, record: Record) -> None:
         """Write the Record."""
-        with _said(self.path):
+        with explained(self.path, kept=_KEPT):
             write_atomically(self.path / "record.json", record_bytes(record))
 
     def write_page(self, page: str) -> Path:
         """Write the page and return its path."""
-        with _said(self.path):
+        with explained(self.path, kept=_KEPT):
             write_atomically(self.path / "page.html", page.encode())
         return self.path / "page.html"
 
@@ -181,6 +222,28 @@ class RunDirectory:
         return self.path / "trials" / f"{trial:06d}.safetensors"
 
 
+class _StoredTensors(Mapping[str, "Tensor"]):
+    """The tensors of a trial's file, read one by one: a long run would not fit into memory."""
+
+    def __init__(self, path: Path, names: tuple[str, ...]) -> None:
+        self._path, self._names = path, names
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self._names:
+            raise KeyError(name)
+        try:
+            with opened_safetensors(self._path) as file:
+                return file.get_tensor(name).clone()
+        except BadInput as error:
+            raise BadInput(_damaged(self._path, _DELETE)) from error
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
 def record_bytes(record: Record) -> bytes:
     """The Record as JSON: the same Record gives the same bytes."""
     return record.model_dump_json(indent=1).encode()
@@ -190,86 +253,68 @@ def load_record(path: str | Path) -> Record:
     """Read a Record, or say why it cannot be read."""
     path = Path(path)
     try:
-        return Record.model_validate_json(path.read_bytes())
+        content = path.read_bytes()
     except FileNotFoundError as error:
         raise NotFound(f"{path} does not exist: run the audit first.") from error
-    except ValidationError as error:
-        where = ".".join(str(part) for part in error.errors()[0]["loc"]) or "the document"
-        raise BadInput(
-            f"{path} is no Record of this version (at {where}): render it with the version of "
-            "Vestige that wrote it."
-        ) from error
-
-
-def read_safetensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Tensors and metadata of a safetensors file; a pickle or a broken file is refused."""
-    path = Path(path)
-    if not path.is_file():
-        raise NotFound(f"{path} does not exist: give a .safetensors file.")
-    with path.open("rb") as file:
-        start = file.read(4)
-    if start[:2] in (b"PK", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"):
-        raise BadInput(
-            f"{path} is a pickle, which can run code when opened: save the tensors with "
-            "safetensors.torch.save_file and give that file."
-        )
-    try:
-        with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError) as error:
-        raise BadInput(
-            f"{path} is no readable safetensors file ({error}): write it again with "
-            "safetensors.torch.save_file."
-        ) from error
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a private file whole or not at all, and leave nothing behind on failure."""
-    handle, temporary = tempfile.mkstemp(prefix=".", suffix=".part", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-
-
-@contextmanager
-def _said(path: Path) -> Iterator[None]:
-    """Turn what the file system refuses into one sentence."""
-    try:
-        yield
     except OSError as error:
-        causes = {
-            errno.ENOSPC: "the disk is full: free some space and run the same command again",
-            errno.EDQUOT: "the disk quota is used up: free some space and run the same command",
-            errno.EACCES: "permission is denied: name a folder you may write to",
-            errno.EPERM: "permission is denied: name a folder you may write to",
-            errno.EROFS: "the file system is read-only: name another folder",
-        }
-        cause = causes.get(error.errno or 0, f"{error.strerror or error}: name another folder")
-        raise VestigeError(f"Cannot write to {path}, {cause}; finished trials are kept.") from error
+        raise BadInput(
+            f"{path} cannot be read ({error.strerror or error}): give a run folder or a "
+            "record.json."
+        ) from error
+    _refuse_other_format(path, content)
+    try:
+        return Record.model_validate_json(content)
+    except ValidationError as error:
+        where = ".".join(str(part) for part in error.errors()[0]["loc"]) or "its first character"
+        raise BadInput(
+            f"{path} is damaged or no Record (at {where}): run the audit again to write it anew."
+        ) from error
 
 
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _refuse_other_format(path: Path, content: bytes) -> None:
+    try:
+        held = json.loads(content)
+    except (ValueError, RecursionError):
+        return
+    version = held.get("schema_version") if isinstance(held, dict) else None
+    if isinstance(version, int) and version != SCHEMA_VERSION:
+        raise BadInput(
+            f"{path} was written in format {version}, this Vestige reads format "
+            f"{SCHEMA_VERSION}: use the version that wrote it."
+        )
+
+
+_DELETE = "delete this file and run the same command again, the other trials are kept"
+
+
+def _damaged(path: Path, remedy: str) -> str:
+    return f"{path} is damaged: {remedy}."
+
+
+def _numbered(folder: Path) -> Iterator[int]:
+    """Numbers of the trials in a folder; temporary and foreign files are not taken for trials."""
+    if folder.is_dir():
+        for path in folder.iterdir():
+            if re.fullmatch(r"[0-9]{6,}\.safetensors", path.name):
+                yield int(path.stem)
+
+
+def _lock(handle: int, path: Path) -> None:
     """Hold a run for this process; the lock ends with the process, however it ends."""
     try:
         import fcntl
     except ImportError:  # no advisory locks on this system
-        yield
         return
-    with (path / "lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise Conflict(
-                f"Another process is working in {path}: wait for it, or name another folder."
-            ) from error
-        yield
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise Conflict(
+            f"Another process is working in {path}: wait for it, or name another folder."
+        ) from error
+    except OSError as error:
+        # Some network file systems have no locks; the run is worth more than the guard.
+        if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
+            raise VestigeError(f"Cannot lock {path} ({error}): name another folder.") from error
 
 
 def _json_bytes(value: Mapping[str, str | int]) -> bytes:

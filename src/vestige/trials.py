@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from vestige import progress
-from vestige.errors import VestigeError
+from vestige.errors import BadInput, VestigeError
 from vestige.evidence import assigned_candidate, costs_between, draw_decoys, gather
 from vestige.observations import Attack, Public, Reconstruction, Reconstructor, Run
 from vestige.record import Outcome
-from vestige.records import Records
+from vestige.records import Records, Space
 from vestige.store import TrialResult
 from vestige.streams import stream
 
@@ -29,7 +29,8 @@ class AttackStopped(VestigeError):
     def __init__(self, attack: str, trial: int, cause: BaseException) -> None:
         super().__init__(f"{attack} stopped in trial {trial + 1}: {first_line(cause)}")
         self.attack, self.trial, self.message = attack, trial, first_line(cause)
-        memory = isinstance(cause, MemoryError) or "memory" in str(cause).lower()
+        memory = isinstance(cause, MemoryError) or "out of memory" in str(cause).lower()
+        memory |= "allocate memory" in str(cause).lower()
         self.remedy = (
             "Lower the attack's restarts and run the same command again."
             if memory
@@ -39,7 +40,7 @@ class AttackStopped(VestigeError):
 
 @dataclass(frozen=True)
 class Moment:
-    """Where a run is: which trial, which attack, which step of it."""
+    """Where a run is: which trial (from 0), which attack, which step of it."""
 
     trial: int
     trials: int
@@ -82,18 +83,34 @@ def secret_of(audit: Audit, trial: int, seed: int) -> tuple[Records, int, Record
 
 def release_of(audit: Audit, secret: Records, trial: int, seed: int) -> Run:
     """Let the victim run on the secret."""
-    release = audit.victim.release(secret, generator=stream(seed, "victim", trial))
+    try:
+        release = audit.victim.release(secret, generator=stream(seed, "victim", trial))
+    except VestigeError:
+        raise
+    except Exception as cause:
+        raise BadInput(
+            f"The victim stopped in trial {trial + 1}, mend it and run the same command again: "
+            f"{first_line(cause)}"
+        ) from cause
+    if not isinstance(release, audit.victim.releases):
+        raise BadInput(
+            f"The victim released a {type(release).__name__} where it says "
+            f"{audit.victim.releases.__name__}: mend its release or its releases."
+        )
     return Run(secret, release)
 
 
 def prepare_attacks(
-    attacks: Mapping[str, Attack], public: Public, seed: int
+    attacks: Mapping[str, Attack], public: Public, seed: int, *, trial: int = 0
 ) -> dict[str, Reconstructor]:
-    """Let every attack train what it needs; none sees a secret."""
-    return {
-        name: attack.prepare(public, generator=stream(seed, "prepare", name))
-        for name, attack in attacks.items()
-    }
+    """Let every attack train what it needs; none sees a secret. ``trial`` is the one to come."""
+    prepared: dict[str, Reconstructor] = {}
+    for name, attack in attacks.items():
+        try:
+            prepared[name] = attack.prepare(public, generator=stream(seed, "prepare", name))
+        except Exception as cause:
+            raise AttackStopped(name, trial, cause) from cause
+    return prepared
 
 
 def run_trial(
@@ -121,16 +138,28 @@ def run_trial(
         attacker = stream(seed, "attacker", trial, name)
         try:
             with progress.listening(_listener(watcher, trial, trials, name)):
-                found = reconstruct(observation, attacker).checked(audit.prior.space)
+                found = checked(reconstruct(observation, attacker), audit.prior.space)
+            seconds[name] = time.process_time() - started
+            outcomes[name] = gather(
+                found, secret, slot, decoys, audit.distance, trial=trial, swapped=swapped
+            )
+            tensors[f"matched/{name}"] = matched(found, secret, audit)
         except Exception as cause:
             raise AttackStopped(name, trial, cause) from cause
-        seconds[name] = time.process_time() - started
-        outcomes[name] = gather(
-            found, secret, slot, decoys, audit.distance, trial=trial, swapped=swapped
-        )
         remarks[name] = remark_of(found)
-        tensors[f"matched/{name}"] = matched(found, secret, audit)
     return TrialResult(trial, slot, outcomes, seconds, remarks, tensors)
+
+
+def checked(found: object, space: Space) -> Reconstruction:
+    """What an attack returned, or what is wrong with its form."""
+    if not isinstance(found, Reconstruction):
+        raise BadInput(f"It returned a {type(found).__name__}, not a Reconstruction.")
+    labels = found.labels
+    if labels is not None and len(labels):
+        low, high, classes = int(labels.min()), int(labels.max()), len(space.class_names)
+        if labels.is_floating_point() or low < 0 or high >= classes:
+            raise BadInput(f"It returned labels that are not integers in 0 … {classes - 1}.")
+    return found.checked(space)
 
 
 def matched(found: Reconstruction, secret: Records, audit: Audit) -> Tensor:
@@ -148,9 +177,11 @@ def remark_of(found: Reconstruction) -> str:
 
 
 def first_line(cause: BaseException) -> str:
-    """The first line of what an exception says, or its kind."""
-    said = str(cause).strip().splitlines()
-    return (said[0] if said else type(cause).__name__).rstrip(".") + "."
+    """What an exception says, in one line: a problem of ours as it stands, others by their kind."""
+    said = (str(cause).strip().splitlines() or [""])[0].rstrip(".")
+    if isinstance(cause, VestigeError) and said:
+        return f"{said}."
+    return f"{type(cause).__name__}: {said}." if said else f"{type(cause).__name__}."
 
 
 def _listener(watcher: Watcher | None, trial: int, trials: int, name: str) -> progress.Listener:

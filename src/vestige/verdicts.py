@@ -6,6 +6,7 @@ says that a release protects anybody: an attack that failed is not evidence that
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from vestige.numbers import count_word, one_in, percent
@@ -247,10 +248,10 @@ def _one_trial(record: Record, best: AttackRecord) -> Verdict:
 def _demonstrated_headline(record: Record, lower: float) -> str:
     who = f"The {record.threat.attacker}"
     if lower < 0.1:
-        guess = record.false_positive_rate * 100
+        found = math.floor(lower * 1000) / 10 if lower >= 0.001 else lower * 100
         return (
-            f"{who} can redraw some records: at least {lower * 100:.3g} in 100, "
-            f"where guessing finds {guess:.3g}."
+            f"The {record.threat.attacker.split()[-1]} can redraw some records: at least "
+            f"{found:.3g} in 100, where guessing finds {record.false_positive_rate * 100:.3g}."
         )
     if record.batch_size > 1:
         return (

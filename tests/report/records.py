@@ -67,11 +67,11 @@ def tumours() -> tuple[np.ndarray, tuple[ColumnRecord, ...]]:
     return np.column_stack([rows, extra]), (*columns, clinic)
 
 
-def redraw(secrets: np.ndarray, strength: np.ndarray, seed: int) -> np.ndarray:
-    """Degrade secrets: strength 1 keeps them, 0 leaves the mean of all."""
+def redraw(secrets: np.ndarray, average: np.ndarray, strength: np.ndarray, seed: int) -> np.ndarray:
+    """Degrade secrets: strength 1 keeps them, 0 leaves the average record."""
     rng = np.random.default_rng(seed)
     weight = strength.reshape(-1, *[1] * (secrets.ndim - 1))
-    mixed = weight * secrets + (1 - weight) * secrets.mean(0)
+    mixed = weight * secrets + (1 - weight) * average
     noise = rng.normal(0, 0.08 if secrets.ndim == 4 else 0.35, secrets.shape) * (1.15 - weight)
     if secrets.ndim == 4:
         noise = np.stack([gaussian(n, (0, 0.6, 0.6)) for n in noise])
@@ -84,13 +84,19 @@ def attack_on(
 ) -> tuple[AttackRecord, list[tuple[np.ndarray, np.ndarray, np.ndarray]]]:
     """Attack ``trials`` secrets and return the attack with (secret, reconstruction, decoy)."""
     rng = np.random.default_rng(seed)
-    places = rng.integers(0, len(pool), trials)
-    spread = np.clip(rng.normal(strength, 0.18, trials), 0, 1) if strength else np.zeros(trials)
+    # Secrets and decoys never come from the same part of the pool.
+    held = len(pool) // 3
+    places = rng.integers(0, held, trials)
+    spread = np.clip(rng.normal(strength or 0.3, 0.18, trials), 0, 1)
     secrets = pool[places]
-    drawn = pool[rng.integers(0, len(pool), trials)] if guess else redraw(secrets, spread, seed)
+    strangers = pool[rng.integers(held, len(pool), trials)]
+    if guess:
+        drawn = strangers
+    else:
+        drawn = redraw(secrets if strength else strangers, pool.mean(0), spread, seed)
     outcomes, pictures = [], []
     for i in range(trials):
-        others = rng.choice(np.delete(np.arange(len(pool)), places[i]), DECOYS)
+        others = rng.integers(held, len(pool), DECOYS)
         gaps = np.sqrt(((pool[others] - drawn[i]) ** 2).reshape(DECOYS, -1).mean(1))
         mse = float(((secrets[i] - drawn[i]) ** 2).mean())
         distance = mse**0.5
@@ -242,7 +248,7 @@ def image_record(
     kind: VerdictKind = VerdictKind.DEMONSTRATED,
     *,
     trials: int = 200,
-    strength: float = 0.62,
+    strength: float = 0.5,
     pool: np.ndarray | None = None,
     batch: int = 1,
     noun: str = "face",
@@ -370,9 +376,9 @@ def batches() -> Record:
 
 def colour() -> Record:
     rng = np.random.default_rng(11)
-    base = faces()[:, :, :, :24].repeat(8, 2).repeat(8, 3)
+    base = faces()[:24, :, :, :24].repeat(4, 2).repeat(4, 3)
     tint = rng.uniform(0.6, 1.0, (len(base), 3, 1, 1))
-    return image_record(pool=base * tint, trials=8, noun="photograph")
+    return image_record(pool=base * tint, trials=6, noun="photograph")
 
 
 def too_few_decoys() -> Record:

@@ -55,6 +55,10 @@ def loss_of(simulator: Simulator, model: nn.Module, inputs: Tensor, targets: Ten
     try:
         outputs = logits_of(model(inputs))
     except (RuntimeError, ValueError) as error:
+        if "more than 1 value per channel" in str(error):
+            raise BadInput(
+                "Batch norm cannot train on a single record: use a larger batch, or mode='eval'."
+            ) from error
         raise BadInput(
             f"The model does not accept records of shape {tuple(inputs.shape[1:])} "
             f"({str(error).splitlines()[0]}): check its input layer and the records' space."

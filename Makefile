@@ -1,0 +1,28 @@
+# Every target creates the environment in .venv first if it is missing.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/ready
+
+.PHONY: demo test lint bench clean
+
+demo: $(READY)  ## audit bundled faces and write demo/page.html
+	$(BIN)/vestige demo --out demo
+
+test: $(READY)  ## every test that this machine can run, one thread on each core
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
+
+lint: $(READY)
+	$(BIN)/ruff check src tests benchmarks examples
+	$(BIN)/ruff format --check src tests benchmarks examples
+	$(BIN)/pyright
+
+bench: $(READY)  ## measure what is claimed; slow
+	for script in benchmarks/[a-z]*_*.py; do $(BIN)/python $$script || exit 1; done
+
+clean:
+	rm -rf .venv demo runs build dist src/*.egg-info .pytest_cache .ruff_cache .hypothesis
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,huggingface]'
+	touch $(READY)

@@ -1,0 +1,128 @@
+"""Drives breaching 0.1.2, so that gradient_inversion.py can compare on identical gradients.
+
+Breaching wants torchvision for datasets and model zoos that no attack needs; where torchvision is
+not importable a stand-in takes its place. Labels and full metadata are passed in, total variation
+is off (it assumes three channels), and ``reconstruct`` gets its third argument.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+
+import torch
+from torch import Tensor, nn
+
+
+def available() -> bool:
+    """Return whether breaching is installed."""
+    return importlib.util.find_spec("breaching") is not None
+
+
+class _StandIn(ModuleType):
+    """A module in which every name is a module or a class of that name."""
+
+    __path__: Sequence[str] = ()
+
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if name.islower() and not name.startswith("_"):
+            child = _StandIn(f"{self.__name__}.{name}")
+        else:
+            child = type(name, (nn.Module,), {})
+        setattr(self, name, child)
+        return child
+
+
+def _import_breaching() -> ModuleType:
+    try:
+        import torchvision  # noqa: F401
+    except Exception:
+        parts = ("", ".transforms", ".datasets", ".datasets.utils", ".models", ".utils")
+        for part in parts:
+            sys.modules[f"torchvision{part}"] = _StandIn(f"torchvision{part}")
+        # Parts reached as attributes must be the parts that are imported by name.
+        for part in parts[1:]:
+            parent, _, child = f"torchvision{part}".rpartition(".")
+            setattr(sys.modules[parent], child, sys.modules[f"torchvision{part}"])
+    import breaching
+
+    logging.getLogger("breaching").setLevel(logging.ERROR)
+    return breaching
+
+
+def reconstruct(
+    attack: str,
+    model: nn.Module,
+    gradient: Mapping[str, Tensor],
+    labels: Tensor | None,
+    *,
+    shape: tuple[int, ...],
+    batch_size: int,
+    classes: int,
+    iterations: int,
+    restarts: int = 1,
+    seed: int = 0,
+) -> tuple[Tensor, float, int]:
+    """Run "invertinggradients" or "deepleakage"; return images, CPU seconds and evaluations.
+
+    Breaching draws from torch's global state, which is seeded inside a fork of it. An evaluation is
+    one gradient of the objective: an iteration of its L-BFGS makes up to twenty-five.
+    """
+    breaching = _import_breaching()
+    from omegaconf import OmegaConf
+
+    config = breaching.get_attack_config(attack)
+    OmegaConf.set_struct(config, False)
+    config.optim.max_iterations = iterations
+    config.optim.callback = iterations + 1
+    config.restarts.num_trials = restarts
+    if attack == "invertinggradients":
+        config.regularization.total_variation.scale = 0.0
+    settings = OmegaConf.create(
+        {
+            "shape": list(shape),
+            "mean": [0.0] * shape[0],
+            "std": [1.0] * shape[0],
+            "classes": classes,
+            "modality": "vision",
+            "task": "classification",
+        }
+    )
+    loss = nn.CrossEntropyLoss()
+    setup = {"dtype": torch.float32, "device": torch.device("cpu")}
+    attacker = breaching.attacks.prepare_attack(model, loss, config, setup)
+    parameters = [parameter.detach() for parameter in model.parameters()]
+    payload = [{"parameters": parameters, "buffers": list(model.buffers()), "metadata": settings}]
+    shared = [
+        {
+            "gradients": [gradient[name] for name, _ in model.named_parameters()],
+            "buffers": None,
+            "metadata": {
+                "num_data_points": batch_size,
+                "labels": labels,
+                "local_hyperparams": None,
+                "data_key": "inputs",
+            },
+        }
+    ]
+    evaluations = 0
+    forward = type(attacker.objective).forward
+
+    def counted(self: nn.Module, *arguments: object) -> object:
+        nonlocal evaluations
+        evaluations += 1
+        return forward(self, *arguments)
+
+    attacker.objective.forward = counted.__get__(attacker.objective)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        before = time.process_time()
+        found, _ = attacker.reconstruct(payload, shared, {})
+        seconds = time.process_time() - before
+    return found["data"].detach().clamp(0, 1), seconds, evaluations

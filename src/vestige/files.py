@@ -1,0 +1,121 @@
+"""Files: written whole or not at all, private, and read without running what is in them.
+
+Nothing here imports torch before a tensor is read.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from safetensors import safe_open
+
+from vestige.errors import BadInput, NotFound, VestigeError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_REFUSALS = {
+    errno.ENOSPC: "the disk is full: free some space and run the same command again",
+    errno.EDQUOT: "the disk quota is used up: free some space and run the same command again",
+    errno.EACCES: "permission is denied: name a place you may write to",
+    errno.EPERM: "permission is denied: name a place you may write to",
+    errno.EROFS: "the file system is read-only: name another place",
+    errno.ENOENT: "its folder does not exist: create it, or name another place",
+    errno.ENOTDIR: "a part of its path is a file, not a folder: name another place",
+    errno.EISDIR: "it is a folder: name a file",
+    errno.ENAMETOOLONG: "the name is too long: choose a shorter one",
+}
+
+_PICKLES = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
+"""How files of torch.save begin: a zip archive, or a bare pickle of protocol 2 to 5."""
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a private file whole or not at all, and leave nothing behind on failure."""
+    handle, temporary = tempfile.mkstemp(prefix=".", suffix=".part", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def sweep(folder: Path) -> None:
+    """Remove what :func:`write_atomically` leaves behind when its process is killed."""
+    for part in folder.glob(".*.part"):
+        with suppress(FileNotFoundError):
+            part.unlink()
+
+
+@contextmanager
+def explained(path: Path, *, kept: str = "") -> Iterator[None]:
+    """Turn what the file system refuses into one sentence; ``kept`` says what is not lost."""
+    try:
+        yield
+    except OSError as error:
+        said = error.strerror or str(error)
+        cause = _REFUSALS.get(error.errno or 0, f"{said[:1].lower()}{said[1:]}: name another place")
+        ending = f"; {kept}" if kept else ""
+        raise VestigeError(f"Cannot write {path}, {cause}{ending}.") from error
+
+
+def read_safetensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Tensors and metadata of a safetensors file; a pickle or a broken file is refused."""
+    with opened_safetensors(path) as file:
+        names = list(file.keys())
+        return {name: file.get_tensor(name) for name in names}, file.metadata() or {}
+
+
+@contextmanager
+def opened_safetensors(path: str | Path) -> Iterator[safe_open]:
+    """Open a safetensors file to read from it inside the block, or say why it cannot be read."""
+    path = Path(path)
+    if path.is_dir():
+        raise BadInput(f"{path} is a folder: give a .safetensors file.")
+    if not path.exists():
+        raise NotFound(f"{path} does not exist: give a .safetensors file.")
+    try:
+        if path.stat().st_size == 0:
+            raise BadInput(f"{path} is empty: write it again with safetensors.torch.save_file.")
+        with safe_open(path, framework="pt") as file:
+            yield file
+    except VestigeError:
+        raise
+    except Exception as error:  # a file can say anything; what reads it can stumble in any way
+        raise BadInput(_unreadable(path, error)) from error
+
+
+def _unreadable(path: Path, error: Exception) -> str:
+    if isinstance(error, PermissionError):
+        return f"{path} cannot be read, permission is denied: give a file you may read."
+    with path.open("rb") as file:
+        start = file.read(4)
+    # Only now: the first bytes of a good file are a length, and can look like anything.
+    if start.startswith(_PICKLES):
+        return (
+            f"{path} is a pickle, which can run code when opened: save the tensors with "
+            "safetensors.torch.save_file and give that file."
+        )
+    said = str(error).splitlines()[0][:160].rstrip(".") if str(error) else type(error).__name__
+    return (
+        f"{path} is no readable safetensors file ({said}): write it again with "
+        "safetensors.torch.save_file."
+    )
+
+
+def tensor_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
+    """Tensors and metadata as the content of a safetensors file."""
+    from safetensors.torch import save
+
+    whole = {name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}
+    return save(whole, dict(metadata))

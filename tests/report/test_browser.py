@@ -1,0 +1,215 @@
+"""The page in Chromium: what a reader sees, and what a keyboard reaches."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from vestige.report import render
+
+from .records import STATES
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),
+]
+ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+]
+# The smallest contrast of any visible text with the ground it stands on, and that text.
+CONTRAST = """() => {
+  const linear = v => v <= 10.3 ? v / 3294.6 : ((v / 255 + .055) / 1.055) ** 2.4;
+  const light = c => c.match(/[\\d.]+/g).slice(0, 3)
+    .reduce((sum, v, i) => sum + [.2126, .7152, .0722][i] * linear(+v), 0);
+  const ground = e => {
+    const c = getComputedStyle(e).backgroundColor;
+    return c !== 'rgba(0, 0, 0, 0)' || !e.parentElement ? c : ground(e.parentElement);
+  };
+  const seen = [];
+  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walk.nextNode()) {
+    const e = walk.currentNode.parentElement, text = walk.currentNode.data.trim();
+    if (!text || e.closest('script,style') || !e.checkVisibility()) continue;
+    const style = getComputedStyle(e);
+    const a = light(e.closest('svg') ? style.fill : style.color), b = light(ground(e));
+    seen.push([(Math.max(a, b) + .05) / (Math.min(a, b) + .05), text]);
+  }
+  return seen.sort((a, b) => a[0] - b[0])[0];
+}"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[playwright.Browser]:
+    with playwright.sync_playwright() as driver:
+        chromium = driver.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pages")
+    for name, build in STATES.items():
+        (folder / f"{name}.html").write_text(render(build()), encoding="utf-8")
+        redacted = render(build(), redact=True)
+        (folder / f"{name}-redacted.html").write_text(redacted, encoding="utf-8")
+    return folder
+
+
+class Opened:
+    """Opens pages, and remembers what they complained about or asked for."""
+
+    def __init__(self, browser: playwright.Browser, folder: Path) -> None:
+        self.browser, self.folder = browser, folder
+        self.complaints: list[str] = []
+        self.requests: list[str] = []
+
+    def __call__(
+        self, name: str, width: int = 1280, height: int = 800, theme: str = "light"
+    ) -> playwright.Page:
+        context = self.browser.new_context(
+            viewport={"width": width, "height": height}, color_scheme=theme
+        )
+        page = context.new_page()
+        page.on("console", lambda m: self.complaints.append(m.text))
+        page.on("pageerror", lambda e: self.complaints.append(str(e)))
+        page.on("request", lambda r: self.requests.append(r.url))
+        page.goto((self.folder / f"{name}.html").as_uri())
+        return page
+
+
+@pytest.fixture
+def opened(browser: playwright.Browser, pages: Path) -> Iterator[Opened]:
+    opener = Opened(browser, pages)
+    yield opener
+    for context in browser.contexts:
+        context.close()
+    assert opener.complaints == []
+    assert all(url.startswith(("file:", "data:")) for url in opener.requests)
+
+
+@pytest.mark.parametrize("name", [*STATES, "demonstrated-redacted", "features-redacted"])
+def test_no_state_scrolls_sideways_or_complains(opened: Opened, name: str) -> None:
+    page = opened(name)
+    for width in (1280, 1024, 768, 390, 360):
+        page.set_viewport_size({"width": width, "height": 800})
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert len([url for url in opened.requests if url.startswith("file:")]) == 1
+
+
+@pytest.mark.parametrize("name", ["demonstrated", "not_demonstrated", "claim_refuted", "all_hits"])
+def test_the_first_screen_holds_verdict_pictures_and_attacker(opened: Opened, name: str) -> None:
+    page = opened(name)
+    for selector in ("h1", ".lede", ".arrays", ".threat", ".trio", ".triplet .outcome"):
+        for box in page.locator(selector).all():
+            place = box.bounding_box()
+            assert place is not None
+            assert place["y"] + place["height"] <= 800, selector
+
+
+def test_pictures_are_enlarged_by_whole_numbers(opened: Opened) -> None:
+    for width in (390, 1280, 1440):
+        page = opened("demonstrated", width)
+        box = page.locator("img.pic").first.bounding_box()
+        assert box is not None
+        assert box["width"] % 25 == box["height"] % 25 == 0
+        rendering = page.locator("img.pic").first.evaluate(
+            "e => getComputedStyle(e).imageRendering"
+        )
+        assert rendering == "pixelated"
+
+
+def test_the_roc_follows_the_arrow_keys(opened: Opened) -> None:
+    page = opened("demonstrated")
+    slider, readout = page.locator("#roc-in"), page.locator("#roc-out")
+    assert readout.inner_text().startswith("At FPR = 1%:")
+    slider.focus()
+    for expected in ("2%", "3%", "4%"):
+        page.keyboard.press("ArrowRight")
+        assert readout.inner_text().startswith(f"At FPR = {expected}:")
+        assert slider.get_attribute("aria-valuetext") == readout.inner_text()
+    page.keyboard.press("ArrowLeft")
+    assert readout.inner_text().startswith("At FPR = 3%:")
+    page.keyboard.press("End")
+    assert readout.inner_text().startswith("At FPR = 100%: all")
+    page.keyboard.press("Home")
+    assert "too few" in readout.inner_text()
+    outline = slider.evaluate("e => getComputedStyle(e).outlineWidth")
+    assert outline == "3px"
+
+
+def test_the_theme_button_overrides_the_system(opened: Opened) -> None:
+    page = opened("demonstrated", theme="dark")
+    ground = "getComputedStyle(document.body).backgroundColor"
+    dark = page.evaluate(ground)
+    button = page.get_by_role("button", name="Switch to light colours")
+    button.click()
+    light = page.evaluate(ground)
+    assert (dark, light) == ("rgb(23, 22, 20)", "rgb(251, 250, 246)")
+    page.get_by_role("button", name="Switch to dark colours").press("Enter")
+    assert page.evaluate(ground) == dark
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize(
+    "name", ["claim_refuted", "invalid", "features", "demonstrated-redacted", "captured"]
+)
+def test_text_contrast(opened: Opened, name: str, theme: str) -> None:
+    ratio, text = opened(name, theme=theme).evaluate(CONTRAST)
+    assert ratio >= 4.5, text
+
+
+def test_skip_link_comes_first_and_everything_is_reachable(opened: Opened) -> None:
+    page = opened("demonstrated")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the verdict"
+    seen = set()
+    for _ in range(30):
+        page.keyboard.press("Tab")
+        seen.add(page.evaluate("document.activeElement.id || document.activeElement.tagName"))
+    assert {"theme", "roc-in", "SUMMARY", "A"} <= seen
+
+
+def test_accessibility_tree(opened: Opened) -> None:
+    tree = opened("demonstrated").locator("body").aria_snapshot()
+    for landmark in ("- banner", "- main", "- navigation", "- complementary", "- contentinfo"):
+        assert landmark in tree
+    assert len(re.findall(r"- heading .* \[level=1\]", tree)) == 1
+    assert 'heading "How sure is that?" [level=2]' in tree
+    assert 'slider "Share of decoys allowed to pass"' in tree
+    assert 'img "Secret of the best trial"' in tree
+    assert 'columnheader "Rate (limits)"' in tree
+    assert 'rowheader "Inverting Gradients' in tree
+    assert re.search(r'region "Rates by attack', tree)
+
+
+@pytest.mark.parametrize("name", ["demonstrated", "features", "batches", "invalid"])
+def test_paper(opened: Opened, name: str) -> None:
+    page = opened(name, theme="dark")
+    document = page.pdf(prefer_css_page_size=True)
+    assert document.startswith(b"%PDF")
+    assert 1 <= len(re.findall(rb"/Type\s*/Page\b", document)) <= 6
+    page.emulate_media(media="print")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert not page.locator("#theme").is_visible()
+
+
+def test_without_script_the_numbers_are_there(browser: playwright.Browser, pages: Path) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto((pages / "demonstrated.html").as_uri())
+    assert page.locator("#roc-out").is_visible()
+    assert not page.locator("#roc-in").is_visible()
+    assert not page.locator("#theme").is_visible()
+    context.close()

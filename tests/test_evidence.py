@@ -1,0 +1,180 @@
+"""Evidence against brute force, scikit-image and simulated truth."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import kstest
+from skimage.metrics import structural_similarity
+from worlds import SPACE, draws
+
+from vestige import Prior
+from vestige.distances import mean_squared_error, ssim, structural_dissimilarity
+from vestige.errors import BadInput
+from vestige.evidence import (
+    assign,
+    draw_decoys,
+    gather,
+    label_accuracy,
+    nearest_neighbor_distance,
+    psnr,
+    slot_distances,
+)
+from vestige.observations import Reconstruction
+from vestige.rates import NOTHING
+from vestige.streams import stream
+
+
+def test_mean_squared_error_is_pairwise(generator):
+    left = torch.rand((5, 1, 4, 4), generator=generator)
+    right = torch.rand((3, 1, 4, 4), generator=generator)
+    naive = [[float(((a - b) ** 2).mean()) for b in right] for a in left]
+    assert torch.allclose(mean_squared_error(left, right), torch.tensor(naive).double(), atol=1e-7)
+    assert mean_squared_error(left[:0], right).shape == (0, 3)
+
+
+def test_mean_squared_error_keeps_tiny_distances():
+    record = torch.full((1, 1, 8, 8), 0.7, dtype=torch.float64)
+    close = mean_squared_error(record + 1e-9, record)
+    assert float(close) == pytest.approx(1e-18, rel=1e-3)
+
+
+@pytest.mark.parametrize(("channels", "side"), [(1, 25), (3, 32), (1, 8)])
+def test_ssim_agrees_with_scikit_image(channels, side, generator):
+    first = torch.rand((1, channels, side, side), generator=generator, dtype=torch.float64)
+    noise = torch.randn(first.shape, generator=generator, dtype=torch.float64)
+    second = (first + 0.1 * noise).clamp(0, 1)
+    border = ((0, 0), (3, 3), (3, 3))  # torchmetrics reflects, scikit-image crops its own border
+    expected = structural_similarity(
+        *(np.pad(image[0].numpy(), border, mode="reflect") for image in (first, second)),
+        win_size=7,
+        data_range=1.0,
+        channel_axis=0,
+        use_sample_covariance=False,
+    )
+    assert float(ssim(first, second)) == pytest.approx(expected, abs=1e-9)
+    assert float(structural_dissimilarity(first, first)) == pytest.approx(0, abs=1e-9)
+
+
+def test_ssim_refuses_what_is_no_image():
+    with pytest.raises(BadInput, match="mean_squared_error"):
+        ssim(torch.zeros(1, 1, 2, 2), torch.zeros(1, 1, 2, 2))
+
+
+costs_arrays = st.integers(0, 2**32 - 1).map(
+    lambda seed: np.random.default_rng(seed).random((4, 4))
+)
+
+
+@given(costs_arrays)
+def test_assignment_is_the_cheapest(costs):
+    chosen = assign(costs)
+    total = costs[chosen, range(4)].sum()
+    best = min(
+        sum(costs[row, column] for column, row in enumerate(rows))
+        for rows in itertools.permutations(range(4))
+    )
+    assert total == pytest.approx(best)
+
+
+@given(costs_arrays, st.integers(0, 3))
+@settings(max_examples=25)
+def test_slot_distances_against_brute_force(costs, slot):
+    others = np.random.default_rng(1).random((4, 6))
+    found = slot_distances(costs, others, slot)
+    for index in range(6):
+        changed = costs.copy()
+        changed[:, slot] = others[:, index]
+        best = min(
+            itertools.permutations(range(4)),
+            key=lambda rows: sum(changed[row, column] for column, row in enumerate(rows)),
+        )
+        assert found[index] == pytest.approx(changed[best[slot], slot])
+
+
+def test_too_few_candidates_leave_records_unmatched():
+    costs = np.array([[0.1, 0.2, 0.3]])
+    assert list(assign(costs)) == [0, -1, -1]
+    assert slot_distances(costs, costs[:, [2]], 2)[0] == NOTHING
+    assert slot_distances(np.zeros((0, 2)), np.zeros((0, 3)), 0).tolist() == [NOTHING] * 3
+
+
+def test_rank_is_uniform_when_nothing_leaks():
+    """Any reconstruction made without the secret: ranks are uniform (KS test at 0.1%)."""
+    prior = Prior(draws(300, 1))
+    ranks = []
+    for seed in range(400):
+        secret = draws(6, 10_000 + seed)[torch.randperm(6, generator=stream(seed, "order"))][:3]
+        decoys = draw_decoys(prior, secret, 1, 19, generator=stream(seed, "decoys"))
+        drawn = prior.draw(3, generator=stream(seed, "attack"))
+        found = gather(Reconstruction(drawn.x, drawn.y), secret, 1, decoys)
+        ranks.append((found.rank - stream_uniform(seed)) / 20)
+    assert kstest(ranks, "uniform").pvalue > 0.001
+
+
+def stream_uniform(seed: int) -> float:
+    return float(torch.rand((), generator=stream(seed, "jitter")))
+
+
+def test_perfect_reconstruction_ranks_first_whatever_its_order():
+    secret, prior = draws(5, 3), Prior(draws(90, 4))
+    decoys = draw_decoys(prior, secret, 2, 20, generator=stream(0))
+    order = [3, 1, 4, 0, 2]
+    found = gather(Reconstruction(secret.x[order], secret.y[order]), secret, 2, decoys)
+    assert found.rank == 1
+    assert found.mse == 0
+    assert found.psnr == pytest.approx(200)
+    assert found.ssim == pytest.approx(1)
+    assert found.label_accuracy == 1
+
+
+def test_ties_count_against_the_attack():
+    secret = draws(1, 3)
+    decoys = secret[[0, 0, 0]]
+    assert gather(Reconstruction(secret.x), secret, 0, decoys).rank == 4
+
+
+def test_nothing_finite_is_a_miss_not_a_crash():
+    secret, prior = draws(2, 3), Prior(draws(90, 4))
+    decoys = draw_decoys(prior, secret, 0, 9, generator=stream(0))
+    broken = torch.full((2, *SPACE.shape), float("nan"))
+    found = gather(Reconstruction(broken, diverged=True, objective=math.inf), secret, 0, decoys)
+    assert found.rank == 10
+    assert found.distance is None
+    assert found.psnr is None
+    assert found.objective is None
+    assert found.diverged
+
+
+def test_decoys_have_the_label_and_are_distinct():
+    secret, prior = draws(3, 3), Prior(draws(90, 4))
+    for slot in range(3):
+        decoys = draw_decoys(prior, secret, slot, 25, generator=stream(slot))
+        assert (decoys.y == secret.y[slot]).all()
+        assert len(set(decoys.fingerprints())) == 25
+    with pytest.raises(BadInput, match="larger prior"):
+        draw_decoys(prior, secret, 0, 31, generator=stream(0))
+
+
+def test_label_accuracy_is_multiset_overlap():
+    truth = torch.tensor([1, 1, 2, 5])
+    assert label_accuracy(torch.tensor([5, 1, 1, 2]), truth) == 1
+    assert label_accuracy(torch.tensor([1, 2, 2, 2]), truth) == 0.5
+    assert label_accuracy(torch.tensor([7, 8]), truth) == 0
+    assert label_accuracy(None, truth) is None
+
+
+def test_psnr_and_nearest_neighbor():
+    assert psnr(0.01) == pytest.approx(20)
+    secrets, prior = draws(6, 3), Prior(draws(30, 4))
+    naive = np.mean(
+        [min(float(((s - p) ** 2).mean()) for p in prior.records.x) for s in secrets.x]
+    )
+    found = nearest_neighbor_distance(secrets, prior, mean_squared_error)
+    assert found == pytest.approx(naive, rel=1e-5)
