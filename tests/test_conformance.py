@@ -7,7 +7,6 @@ import inspect
 
 import pytest
 import torch
-from worlds import LabelOnly, NullVictim, draws, linear_network, small_audit
 
 from vestige import Guess, HonestServer, LocalTraining, Prior, SharedGradient, run
 from vestige import attacks as attack_room
@@ -17,6 +16,7 @@ from vestige.observations import Attack, Hints, Observation, Run
 from vestige.record import VerdictKind
 from vestige.streams import stream
 from vestige.victims import FederatedUpdate
+from worlds import LabelOnly, NullVictim, draws, linear_network, small_audit
 
 ATTACKS = [getattr(attack_room, name) for name in attack_room.__all__]
 REAL = [cls for cls in ATTACKS if cls is not Guess]

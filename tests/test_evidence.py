@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import kstest
 from skimage.metrics import structural_similarity
-from worlds import SPACE, draws
 
 from vestige import Prior
 from vestige.distances import mean_squared_error, ssim, structural_dissimilarity
@@ -29,6 +28,7 @@ from vestige.evidence import (
 from vestige.observations import Reconstruction
 from vestige.rates import NOTHING
 from vestige.streams import stream
+from worlds import SPACE, draws
 
 
 def test_mean_squared_error_is_pairwise(generator):
@@ -173,8 +173,6 @@ def test_label_accuracy_is_multiset_overlap():
 def test_psnr_and_nearest_neighbor():
     assert psnr(0.01) == pytest.approx(20)
     secrets, prior = draws(6, 3), Prior(draws(30, 4))
-    naive = np.mean(
-        [min(float(((s - p) ** 2).mean()) for p in prior.records.x) for s in secrets.x]
-    )
+    naive = np.mean([min(float(((s - p) ** 2).mean()) for p in prior.records.x) for s in secrets.x])
     found = nearest_neighbor_distance(secrets, prior, mean_squared_error)
     assert found == pytest.approx(naive, rel=1e-5)

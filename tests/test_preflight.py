@@ -7,7 +7,6 @@ import dataclasses
 import pytest
 import torch
 from torch import nn
-from worlds import SPACE, draws, linear_network, sequential, small_audit
 
 from vestige import (
     FederatedUpdate,
@@ -24,6 +23,7 @@ from vestige.observations import GradientRelease, UpdateRelease
 from vestige.preflight import check_alone, check_form, check_replay
 from vestige.record import CheckOutcome, VerdictKind
 from vestige.streams import stream
+from worlds import SPACE, draws, linear_network, sequential, small_audit
 
 BATCH = draws(4, 0)
 NORMALIZATION = Normalization((0.5,), (0.2,))
@@ -121,9 +121,7 @@ def test_update_without_a_known_batch():
 
 
 def test_dead_layers_and_frozen_parameters():
-    model = sequential(
-        nn.Flatten, lambda: nn.Linear(16, 8), nn.ReLU, lambda: nn.Linear(8, 3)
-    )
+    model = sequential(nn.Flatten, lambda: nn.Linear(16, 8), nn.ReLU, lambda: nn.Linear(8, 3))
     with torch.no_grad():
         model[1].bias.fill_(-100)
     found = check_form(SharedGradient(model).simulator, released(SharedGradient(model)))

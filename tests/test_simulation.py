@@ -7,12 +7,12 @@ import copy
 import pytest
 import torch
 from torch import nn
-from worlds import SPACE, draws, sequential
 
 from vestige import FederatedUpdate, LocalTraining, Normalization, SharedGradient, networks, trained
 from vestige.errors import BadInput
 from vestige.simulation import Simulator, cross_entropy, logistic, logits_of, one_hot
 from vestige.streams import stream
+from worlds import SPACE, draws, sequential
 
 BATCH = draws(5, 0)
 
@@ -42,9 +42,7 @@ def test_gradient_equals_backward(make, mode, reduction):
     assert_same(released, replayed)
     # and both equal torch's own loss, by hand
     model = copy.deepcopy(victim.model).train(mode == "train")
-    loss = nn.functional.cross_entropy(
-        model((BATCH.x - 0.4) / 0.3), BATCH.y, reduction=reduction
-    )
+    loss = nn.functional.cross_entropy(model((BATCH.x - 0.4) / 0.3), BATCH.y, reduction=reduction)
     loss.backward()
     assert_same(released, {n: p.grad for n, p in model.named_parameters()})
 
@@ -126,7 +124,9 @@ def test_frozen_parameters_send_nothing():
 def test_buffers_are_those_after_the_step():
     model = batch_norm_network()
     release = SharedGradient(model).release(BATCH, generator=stream(0))
-    assert any(not torch.equal(b, dict(model.named_buffers())[n]) for n, b in release.buffers.items())
+    assert any(
+        not torch.equal(b, dict(model.named_buffers())[n]) for n, b in release.buffers.items()
+    )
     eval_release = SharedGradient(model, mode="eval").release(BATCH, generator=stream(0))
     assert eval_release.buffers == {}
 

@@ -72,7 +72,9 @@ def ranks(hits: int, trials: int) -> list[int]:
 
 
 def test_demonstrated():
-    verdict = judge(record(attack("A", ranks(81, 100)), attack("G", ranks(1, 100), guess=True))).verdict
+    verdict = judge(
+        record(attack("A", ranks(81, 100)), attack("G", ranks(1, 100), guess=True))
+    ).verdict
     assert verdict.kind is VerdictKind.DEMONSTRATED
     assert verdict.headline == "The training server can redraw the face behind a shared gradient."
     assert verdict.lede == (
@@ -123,9 +125,7 @@ def test_claim_refuted_only_by_the_lower_limit():
 
 def test_attack_that_stopped_makes_it_invalid():
     failure = Failure(attack="A", trial=211, message="out of memory.", remedy="Lower restarts.")
-    made = judge(
-        record(attack("A", ranks(200, 211)), failure=failure, trials_planned=2000)
-    ).verdict
+    made = judge(record(attack("A", ranks(200, 211)), failure=failure, trials_planned=2000)).verdict
     assert made.kind is VerdictKind.INVALID
     assert made.headline == "This audit says nothing yet: A stopped in trial 212 of 2,000."
     assert made.remedy == "Lower restarts."

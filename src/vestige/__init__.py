@@ -34,6 +34,8 @@ _HOME = {
     "trained": "victims",
 }
 
+_ROOMS = ("datasets", "distances", "networks")
+
 __all__ = [
     "Audit",
     "BadInput",
@@ -53,7 +55,10 @@ __all__ = [
     "TableSpace",
     "VestigeError",
     "__version__",
+    "datasets",
+    "distances",
     "load",
+    "networks",
     "render",
     "run",
     "trained",
@@ -61,6 +66,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
+    if name in _ROOMS:
+        return import_module(f"vestige.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'vestige' has no attribute {name!r}")
     return getattr(import_module(f"vestige.{_HOME[name]}"), name)
@@ -71,6 +78,7 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
+    from vestige import datasets, distances, networks
     from vestige.attacks import DeepLeakage, Guess, InvertingGradients
     from vestige.audit import Audit, run
     from vestige.datasets import load

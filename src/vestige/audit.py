@@ -7,6 +7,7 @@ import hashlib
 import json
 import logging
 import platform
+import re
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -135,8 +136,11 @@ class Audit:
         attacks: list[Attack] = [*self.attacks, Guess("draw"), Guess("mean")]
         named: dict[str, Attack] = {}
         for attack in attacks:
-            again = sum(attack.name == other.name for other in named.values())
-            named[f"{attack.name} {again + 1}" if again else attack.name] = attack
+            name, again = attack.name, 1
+            while name in named:
+                again += 1
+                name = f"{attack.name} {again}"
+            named[name] = attack
         return named
 
     def settings(self) -> dict[str, str]:
@@ -163,7 +167,8 @@ class Audit:
         digest.update(json.dumps([self.settings(), attacks], sort_keys=True).encode())
         for name, tensor in sorted(self.victim.simulator.model.state_dict().items()):
             digest.update(name.encode())
-            digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+            flat = tensor.detach().cpu().contiguous().flatten()
+            digest.update(flat.view(torch.uint8).numpy().tobytes())
         for records in (self.secrets, self.prior.records):
             digest.update("".join(records.fingerprints()).encode())
             digest.update(records.y.cpu().numpy().tobytes())
@@ -204,32 +209,7 @@ def run(
         done = set(store.finished())
         waiting = [trial for trial in range(trials) if trial not in done]
         if waiting and not any(c.outcome is CheckOutcome.FAILED for c in preflight):
-            public = audit.threat.public(audit.victim, audit.prior)
-            reconstructors = prepare_attacks(audit.all_attacks, public, seed)
-            for trial in waiting:
-                try:
-                    store.write(
-                        run_trial(
-                            audit, reconstructors, trial, trials=trials, seed=seed, watcher=watcher
-                        )
-                    )
-                except AttackStopped as stopped:
-                    _log.error("%s", stopped, exc_info=stopped.__cause__)
-                    failure = Failure(
-                        attack=stopped.attack,
-                        trial=trial,
-                        message=stopped.message,
-                        remedy=stopped.remedy,
-                    )
-                    break
-                except KeyboardInterrupt:
-                    failure = Failure(
-                        attack=None,
-                        trial=trial,
-                        message="somebody interrupted it.",
-                        remedy="Run the same command again: it goes on where it stopped.",
-                    )
-                    break
+            failure = _run_trials(audit, store, waiting, trials, seed, watcher)
         record = _assemble(audit, store, trials, seed, preflight, failure)
         times = record.times.model_copy(
             update={
@@ -244,8 +224,12 @@ def run(
 
 
 def attack_settings(attack: Attack) -> dict[str, str]:
-    """The fields of an attack, as a reader would write them."""
-    return {f.name: repr(getattr(attack, f.name)) for f in _fields(attack)}
+    """The fields of an attack that its repr shows, as a reader would write them.
+
+    Addresses in memory are left out: they would make every process a different audit.
+    """
+    shown = {f.name: repr(getattr(attack, f.name)) for f in _fields(attack) if f.repr}
+    return {name: re.sub(r" at 0x[0-9a-fA-F]+", "", text) for name, text in shown.items()}
 
 
 def space_record(space: Space) -> SpaceRecord:
@@ -276,6 +260,38 @@ def environment(device: torch.device) -> dict[str, str]:
         "Device, threads": f"{device.type}, {torch.get_num_threads()}",
         "System": f"{platform.system()} {platform.machine()}",
     }
+
+
+def _run_trials(
+    audit: Audit,
+    store: MemoryStore | RunDirectory,
+    waiting: Sequence[int],
+    trials: int,
+    seed: int,
+    watcher: Watcher | None,
+) -> Failure | None:
+    """Run the trials that wait; return why they stopped early, if they did."""
+    trial = waiting[0]
+    try:
+        public = audit.threat.public(audit.victim, audit.prior)
+        reconstructors = prepare_attacks(audit.all_attacks, public, seed, trial=trial)
+        for trial in waiting:
+            store.write(
+                run_trial(audit, reconstructors, trial, trials=trials, seed=seed, watcher=watcher)
+            )
+    except AttackStopped as stopped:
+        _log.info("%s", stopped, exc_info=stopped.__cause__)
+        return Failure(
+            attack=stopped.attack, trial=trial, message=stopped.message, remedy=stopped.remedy
+        )
+    except KeyboardInterrupt:
+        return Failure(
+            attack=None,
+            trial=trial,
+            message="somebody interrupted it.",
+            remedy="Run the same command again: it goes on where it stopped.",
+        )
+    return None
 
 
 def _preflight(audit: Audit, trials: int, seed: int) -> tuple[Check, ...]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vestige import __version__
-from vestige.errors import NotFound, VestigeError
+from vestige.errors import Interrupted, VestigeError
 
 if TYPE_CHECKING:
     from vestige.record import Record
@@ -25,6 +25,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+INVALID = 2
+"""Exit code when the audit says nothing: a problem the user can mend."""
 
 ABOVE = 3
 """Exit code when the measured rate is above --fail-above."""
@@ -66,9 +69,9 @@ def demo(
 ) -> None:
     """Audit bundled faces: what does a server see in one shared gradient?"""
     from vestige.demonstration import demonstration
-    from vestige.session import run_and_render
+    from vestige.terminal import run_and_render
 
-    _finish(run_and_render(demonstration(), trials, seed, out, redact=redact), None)
+    _finish(*run_and_render(demonstration(), trials, seed, out, redact=redact))
 
 
 @app.command()
@@ -81,10 +84,12 @@ def audit(
     fail_above: FailAbove = None,
 ) -> None:
     """Run the audit that a Python file defines, and write its page."""
-    from vestige.session import load_audit, run_and_render
+    from vestige.terminal import run_and_render
+    from vestige.user_code import load_audit
 
     folder = out or Path("runs") / f"{file.stem}-{trials}-{seed}"
-    _finish(run_and_render(load_audit(file), trials, seed, folder, redact=redact), fail_above)
+    record, page = run_and_render(load_audit(file), trials, seed, folder, redact=redact)
+    _finish(record, page, fail_above)
 
 
 @app.command()
@@ -95,7 +100,10 @@ def invert(
     shape: Annotated[str, typer.Option(help="Shape of a record: 3,32,32, or 30 for a row.")] = "",
     classes: Annotated[int, typer.Option(min=0, help="Number of classes; 0: ask the model.")] = 0,
     prior: Annotated[str, typer.Option(help="A dataset of the same kind, by name.")] = "",
-    batch_size: Annotated[int, typer.Option(min=1)] = 1,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(min=1, help="Records in the batch; default: as the file says, or 1."),
+    ] = None,
     labels: Annotated[str, typer.Option(help="The batch's labels, if known: 3,3,7.")] = "",
     mean: Annotated[str, typer.Option(help="Normalisation of the client: means.")] = "",
     std: Annotated[str, typer.Option(help="Normalisation of the client: deviations.")] = "",
@@ -112,13 +120,12 @@ def invert(
     iterations: Annotated[int, typer.Option(min=0, help="0: each attack's default.")] = 0,
     samples: Annotated[int, typer.Option(min=1, help="Independent runs of each attack.")] = 3,
     seed: int = 0,
-    out: Annotated[Path, typer.Option(help="Folder for Record, candidates, page.")] = Path(
-        "inverted"
-    ),
+    out: Annotated[Path, typer.Option(help="New folder for Record and page.")] = Path("inverted"),
     redact: Redact = False,
 ) -> None:
     """Attack a captured gradient of your own training: no secret known, no rate."""
-    from vestige.session import Capture, invert_and_render
+    from vestige.capture import Capture
+    from vestige.terminal import invert_and_render
 
     capture = Capture(
         gradient=gradient,
@@ -139,8 +146,9 @@ def invert(
         learning_rate=learning_rate,
         momentum=momentum,
     )
-    record = invert_and_render(capture, attack or [], iterations, samples, seed, out, redact=redact)
-    _finish((record, out / "page.html"), None)
+    _finish(
+        *invert_and_render(capture, attack or [], iterations, samples, seed, out, redact=redact)
+    )
 
 
 @app.command()
@@ -150,9 +158,9 @@ def report(
     redact: Redact = False,
 ) -> None:
     """Judge a finished run again and render its page again; needs no model."""
-    from vestige.session import render_again
+    from vestige.pages import render_again
 
-    _finish(render_again(run, out, redact=redact), None)
+    _finish(*render_again(run, out, redact=redact))
 
 
 @app.command()
@@ -160,36 +168,28 @@ def attacks() -> None:
     """List the attacks: what each reads, needs and cites."""
     from rich.console import Console
 
-    from vestige.session import attack_table
+    from vestige.terminal import attack_list
 
-    Console().print(attack_table())
+    Console().print(attack_list())
 
 
-def _finish(made: tuple[Record, Path], fail_above: float | None) -> None:
+def _finish(record: Record, page: Path, fail_above: float | None = None) -> None:
     """Say the verdict and where the page is; choose the exit code."""
-    from rich.console import Console
-    from rich.text import Text
-
     from vestige.record import VerdictKind
     from vestige.verdicts import strongest
 
-    record, page = made
-    verdict, console = record.verdict, Console(stderr=False)
-    console.print(Text(verdict.kind.replace("_", " "), style="bold"))
-    for line in (verdict.headline, verdict.lede, verdict.remedy):
+    verdict = record.verdict
+    typer.secho(verdict.kind.replace("_", " "), bold=True)
+    for line in (verdict.headline, verdict.lede, verdict.remedy, f"Page: {page}"):
         if line:
-            console.print(Text(line))
-    console.print(Text(f"Page: {page}"))
-    if record.failure is not None and record.failure.attack is None:
-        raise typer.Exit(INTERRUPTED)
+            typer.echo(line)
     if verdict.kind is VerdictKind.INVALID:
-        raise typer.Exit(2)
+        stopped = record.failure is not None and record.failure.attack is None
+        raise typer.Exit(INTERRUPTED if stopped else INVALID)
     best = strongest(record)
     measured = 0.0 if best is None or best.rate is None else best.rate.value
     if fail_above is not None and measured > fail_above:
-        console.print(
-            Text(f"Above the limit: {measured:.1%} of secrets, {fail_above:.1%} allowed.")
-        )
+        typer.echo(f"Above the limit: {measured:.1%} of secrets, {fail_above:.1%} allowed.")
         raise typer.Exit(ABOVE)
 
 
@@ -198,9 +198,5 @@ def main() -> None:
     try:
         app()
     except VestigeError as problem:
-        kind = "not found" if isinstance(problem, NotFound) else "error"
-        typer.echo(f"vestige: {kind}: {problem}", err=True)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        typer.echo("vestige: stopped; finished trials are kept.", err=True)
-        sys.exit(INTERRUPTED)
+        typer.echo(f"vestige: {' '.join(str(problem).split())}", err=True)
+        sys.exit(INTERRUPTED if isinstance(problem, Interrupted) else INVALID)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from vestige import networks
 from vestige.attacks import DeepLeakage, InvertingGradients
 from vestige.audit import Audit
 from vestige.datasets import load
-from vestige.records import Prior
 from vestige.victims import SharedGradient
 
 
@@ -15,13 +16,14 @@ def demonstration() -> Audit:
 
     The bundled set holds 100 faces, so 49 of them serve as decoys at a false positive rate of 2%.
     """
-    splits = load("faces").split(seed=0, train=0.4, held_out=0.0, prior=0.6)
-    is_face = splits.space.class_names.index("face")
-    secrets = splits.train[splits.train.y == is_face]
+    pictures = load("faces")
+    faces = pictures[pictures.y == pictures.space.class_names.index("face")]
+    faces = replace(faces, space=replace(faces.space, noun="face"))
+    splits = faces.split(seed=0, train=0.4, held_out=0.0, prior=0.6)
     return Audit(
         victim=SharedGradient(networks.convnet(splits.space)),
-        secrets=secrets,
-        prior=Prior(splits.prior.records[splits.prior.records.y == is_face]),
+        secrets=splits.train,
+        prior=splits.prior,
         attacks=[InvertingGradients(iterations=200), DeepLeakage(iterations=100)],
         title="Faces behind a shared gradient",
         false_positive_rate=0.02,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 from vestige import progress
 from vestige.audit import attack_settings, environment, space_record
 from vestige.distances import mean_squared_error
-from vestige.errors import BadInput
+from vestige.errors import BadInput, VestigeError
 from vestige.evidence import assign, costs_between
 from vestige.exhibits import picture
 from vestige.observations import Attack, GradientRelease, Observation, Public, Reconstruction
@@ -21,6 +22,7 @@ from vestige.record import (
     AttackRecord,
     Candidate,
     Check,
+    CheckOutcome,
     Record,
     ThreatRecord,
     Times,
@@ -29,6 +31,7 @@ from vestige.record import (
 )
 from vestige.records import Records
 from vestige.streams import stream
+from vestige.trials import Moment, checked, first_line
 from vestige.verdicts import judge
 
 LIMITS = (
@@ -40,6 +43,10 @@ LIMITS = (
 )
 
 
+Watcher = Callable[[Moment], bool | None]
+"""Called with every step of every run; returning True asks to stop and keep the best so far."""
+
+
 def invert(
     observation: Observation,
     public: Public,
@@ -49,6 +56,7 @@ def invert(
     seed: int = 0,
     title: str = "A captured gradient",
     reference: Records | None = None,
+    watcher: Watcher | None = None,
 ) -> Record:
     """Attack a captured release and return a Record of candidates.
 
@@ -59,6 +67,12 @@ def invert(
     if samples < 1 or not attacks:
         raise BadInput("Inversion needs at least one attack and one sample.")
     release = observation.release
+    for attack in attacks:
+        if type(release) not in attack.reads:
+            raise BadInput(
+                f"{attack.name} cannot read a {type(release).__name__}: choose an attack that "
+                "reads it ('vestige attacks' says what each reads)."
+            )
     checks = check_form(public.simulator, release)
     checks += check_alone(public.simulator, release, observation.hints.batch_size)
     if reference is not None:
@@ -66,13 +80,14 @@ def invert(
     started, cpu = datetime.now(UTC).isoformat(timespec="seconds"), time.process_time()
     candidates: list[Candidate] = []
     seconds: dict[str, float] = {}
-    for attack in attacks:
-        if type(release) not in attack.reads:
-            raise BadInput(f"{attack.name} cannot read a {type(release).__name__}.")
+    for place, attack in enumerate(attacks):
         begun = time.process_time()
-        runs = _runs(attack, public, observation, samples, seed)
+        runs, stopped = _runs(attack, public, observation, samples, seed, watcher)
         candidates += _candidates(attack.name, runs, public)
         seconds[attack.name] = (time.process_time() - begun) / len(runs)
+        if stopped:
+            checks.append(_stopped_check(attack, len(runs), samples, attacks[place + 1 :]))
+            break
     parameter = next(iter(public.simulator.parameters.values()))
     times = Times(
         started=started,
@@ -85,37 +100,79 @@ def invert(
 
 
 def _runs(
-    attack: Attack, public: Public, observation: Observation, samples: int, seed: int
-) -> list[Reconstruction]:
-    reconstruct = attack.prepare(public, generator=stream(seed, "prepare", attack.name))
+    attack: Attack,
+    public: Public,
+    observation: Observation,
+    samples: int,
+    seed: int,
+    watcher: Watcher | None,
+) -> tuple[list[Reconstruction], bool]:
+    """Independent runs of one attack, at least one, and whether somebody asked to stop."""
     runs: list[Reconstruction] = []
-    for sample in range(samples):
-        attacker = stream(seed, "attacker", sample, attack.name)
-        found = reconstruct(observation, attacker).checked(public.space)
-        runs.append(found)
-        if found.info.get("interrupted") or progress.report(sample + 1, samples):
-            break
-    return runs
+    asked = False
+
+    def listen(step: progress.Step) -> bool:
+        nonlocal asked
+        if watcher is not None:
+            asked |= bool(watcher(Moment(len(runs), samples, attack.name, step)))
+        return asked
+
+    try:
+        reconstruct = attack.prepare(public, generator=stream(seed, "prepare", attack.name))
+        while len(runs) < samples and not (asked and runs):
+            attacker = stream(seed, "attacker", len(runs), attack.name)
+            with progress.listening(listen):
+                runs.append(checked(reconstruct(observation, attacker), public.space))
+            # An attack that reports no steps of its own can be stopped between its runs.
+            listen(progress.Step(1, 1, runs[-1].objective))
+    except VestigeError:
+        raise
+    except Exception as cause:
+        raise VestigeError(
+            f"{attack.name} stopped, mend it or choose another attack: {first_line(cause)}"
+        ) from cause
+    return runs, asked
+
+
+def _stopped_check(attack: Attack, runs: int, samples: int, left: Sequence[Attack]) -> Check:
+    names = ", ".join(other.name for other in left)
+    return Check(
+        outcome=CheckOutcome.REMARK,
+        sentence=f"Somebody stopped {attack.name} in run {runs} of {samples}: its candidates are "
+        f"the best so far{f', and {names} did not run' if left else ''}.",
+        remedy="Run the same command again with another --out to see all of it.",
+    )
 
 
 def _candidates(name: str, runs: list[Reconstruction], public: Public) -> list[Candidate]:
-    best = min(runs, key=lambda r: float("inf") if r.objective is None else r.objective)
+    best = min(runs, key=_rank)
     spread = agreement([best, *(r for r in runs if r is not best)])
     shown = []
     for index, values in enumerate(best.candidates):
         label = "" if best.labels is None else public.space.class_names[int(best.labels[index])]
-        confidence = None if best.confidence is None else float(best.confidence[index])
+        confidence = None if best.confidence is None else _finite(float(best.confidence[index]))
         shown.append(
             Candidate(
                 attack=name,
                 label=label,
                 confidence=confidence,
-                objective=best.objective,
+                objective=_finite(best.objective),
                 picture=picture(values),
                 agreement=None if spread is None else picture(spread[index]),
             )
         )
     return shown
+
+
+def _rank(found: Reconstruction) -> tuple[bool, float]:
+    """Runs with finite candidates first, then by gradient distance."""
+    objective = _finite(found.objective)
+    broken = not bool(found.candidates.isfinite().all())
+    return broken, math.inf if objective is None else objective
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
 
 
 def agreement(runs: Sequence[Reconstruction]) -> Tensor | None:

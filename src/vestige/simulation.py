@@ -144,17 +144,34 @@ class Simulator:
         losses = self.loss(self.outputs(x, parameters), targets)
         return losses.mean() if self.reduction == "mean" else losses.sum()
 
-    def gradient(self, x: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """Gradient of the loss at the released parameters; differentiable in x and targets."""
-        return torch.func.grad(self.loss_of)(self.parameters, x, targets)
+    def gradient(self, x: Tensor, targets: Tensor, *, functional: bool = True) -> dict[str, Tensor]:
+        """Gradient of the loss at the released parameters; differentiable in x and targets.
 
-    def update(self, x: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """Difference of parameters after local training, unrolled; differentiable."""
+        ``functional=False`` gives the same by plain autograd: cheaper for one batch, and open to
+        models that ``torch.func`` cannot handle, but not to be used under ``vmap``.
+        """
+        if functional:
+            return torch.func.grad(self.loss_of)(self.parameters, x, targets)
+        own = {n: p for n, p in self.network.named_parameters() if p.requires_grad}
+        inputs = x if self.normalization is None else self.normalization(x)
+        losses = self.loss(logits_of(self.network(inputs)), targets)
+        return _slopes(losses.mean() if self.reduction == "mean" else losses.sum(), own)
+
+    def update(self, x: Tensor, targets: Tensor, *, functional: bool = True) -> dict[str, Tensor]:
+        """Difference of parameters after local training, unrolled; differentiable.
+
+        ``functional`` as in ``gradient``.
+        """
         if self.local is None:
             raise BadInput("This simulator knows no local training: give it a LocalTraining.")
         current, velocity = dict(self.parameters), None
+        if not functional:
+            current = {n: p.detach().requires_grad_() for n, p in current.items()}
         for batch in self.local.batches(x.shape[0]):
-            step = torch.func.grad(self.loss_of)(current, x[batch], targets[batch])
+            if functional:
+                step = torch.func.grad(self.loss_of)(current, x[batch], targets[batch])
+            else:
+                step = _slopes(self.loss_of(current, x[batch], targets[batch]), current)
             if velocity is not None:
                 step = {n: self.local.momentum * velocity[n] + g for n, g in step.items()}
             velocity = step if self.local.momentum else None
@@ -164,6 +181,18 @@ class Simulator:
     def __call__(self, x: Tensor, targets: Tensor) -> dict[str, Tensor]:
         """What the client would release for these records."""
         return self.gradient(x, targets) if self.local is None else self.update(x, targets)
+
+
+def _slopes(loss: Tensor, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Gradient of a loss by plain autograd, itself differentiable; zero where nothing depends."""
+    slopes = torch.autograd.grad(
+        loss,
+        list(parameters.values()),
+        create_graph=True,
+        allow_unused=True,
+        materialize_grads=True,
+    )
+    return dict(zip(parameters, slopes))
 
 
 def one_hot(labels: Tensor, classes: int, dtype: torch.dtype = torch.float32) -> Tensor:

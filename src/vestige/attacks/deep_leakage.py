@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -84,7 +85,7 @@ class DeepLeakage:
         joint = not told and not (size == 1 and self.exact_label)
         labels, origin = (None, "optimised") if joint else labels_of(public, observation)
         fixed = None if labels is None else matching.targets(labels)
-        values = size * len(torch.zeros(shape).flatten())
+        values = size * math.prod(shape)
 
         def parts(point: Tensor) -> tuple[Tensor, Tensor]:
             """Records and targets in one vector of variables."""
@@ -93,8 +94,8 @@ class DeepLeakage:
                 return x, fixed
             return x, torch.softmax(point[values:].reshape(size, classes), -1)
 
-        def objective(point: Tensor) -> Tensor:
-            return squared_distance(matching.simulated(*parts(point)), matching.observed)
+        def simulate(point: Tensor, *, functional: bool) -> Tensor:
+            return matching.simulated(*parts(point), functional=functional)
 
         def draw() -> Tensor:
             x = matching.drawn((self.restarts, values), self.initialization, generator)
@@ -103,7 +104,7 @@ class DeepLeakage:
             logits = matching.drawn((self.restarts, size * classes), "normal", generator)
             return torch.cat([x, logits], 1)
 
-        stack = Stack(objective)
+        stack = Stack(simulate, lambda found: squared_distance(found, matching.observed))
 
         def evaluate(points: Tensor) -> tuple[Tensor, Tensor]:
             found, (slopes,) = stack(points)

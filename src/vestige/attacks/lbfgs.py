@@ -105,8 +105,12 @@ class BatchedLBFGS:
         self._steps = torch.where(mask, _shifted(self._steps, steps), self._steps)
         self._changes = torch.where(mask, _shifted(self._changes, changes), self._changes)
         self._scale = torch.where(which, curvature / changes.square().sum(1), self._scale)
-        self._products = self._steps @ self._changes.mT
-        self._gram = self._changes @ self._changes.mT
+        # Only the products with the newest pair are new; below the diagonal none is ever read.
+        new_products = _bordered(self._products, self._steps, changes)
+        new_gram = _bordered(self._gram, self._changes, changes)
+        new_gram[:, -1, :-1] = new_gram[:, :-1, -1]
+        self._products = torch.where(mask, new_products, self._products)
+        self._gram = torch.where(mask, new_gram, self._gram)
 
     def _forget(self, which: Tensor) -> None:
         keep = ~which[:, None, None]
@@ -150,3 +154,10 @@ class BatchedLBFGS:
 def _shifted(history: Tensor, newest: Tensor) -> Tensor:
     """Drop the oldest entry of (problems, history, n) and append the newest."""
     return torch.cat([history[:, 1:], newest[:, None]], 1)
+
+
+def _bordered(matrix: Tensor, rows: Tensor, newest: Tensor) -> Tensor:
+    """Shift (problems, history, history) up and left, and append the column rows · newest."""
+    shifted = torch.nn.functional.pad(matrix[:, 1:, 1:], (0, 1, 0, 1))
+    shifted[:, :, -1] = (rows @ newest[:, :, None])[:, :, 0]
+    return shifted

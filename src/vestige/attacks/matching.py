@@ -14,26 +14,34 @@ from vestige.errors import BadInput
 from vestige.observations import Observation, Public, Release, UpdateRelease
 from vestige.simulation import one_hot
 
-Distance = Callable[[Tensor, Tensor], Tensor]
-"""(simulated (n,), observed (n,)) → scalar, zero where both agree."""
+Distance = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""(simulated (restarts, n), observed (n,)) → values (restarts,), zero where both agree, and their
+slopes (restarts, n). Slopes are written out by hand: these vectors are as long as the model, and
+autograd would walk over them three times as often."""
 
 
-def squared_distance(simulated: Tensor, observed: Tensor) -> Tensor:
+def squared_distance(simulated: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
     """Squared distance, as a share of the squared norm of what was observed."""
     norm = observed.square().sum()
-    return (simulated - observed).square().sum() / torch.where(norm > 0, norm, 1.0)
+    norm = torch.where(norm > 0, norm, 1.0)
+    difference = simulated - observed
+    return difference.square().sum(-1) / norm, difference.mul_(2 / norm)
 
 
-def cosine_distance(simulated: Tensor, observed: Tensor) -> Tensor:
+def cosine_distance(simulated: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
     """1 − cosine of the angle between all tensors, joined into one vector.
 
     Written as half the squared distance of the unit vectors, which is the same and keeps its
-    digits where 1 − cosine would round to zero.
+    digits where 1 − cosine would round to zero. A gradient that vanishes has distance ½.
     """
     tiny = torch.finfo(simulated.dtype).tiny
-    unit = simulated / simulated.square().sum().sqrt().clamp_min(tiny)
-    other = observed / observed.square().sum().sqrt().clamp_min(tiny)
-    return (unit - other).square().sum() / 2
+    inverse = 1 / torch.linalg.vector_norm(simulated, dim=-1, keepdim=True).clamp_min(tiny)
+    other = observed / torch.linalg.vector_norm(observed).clamp_min(tiny)
+    difference = torch.addcmul(-other, simulated, inverse)
+    values = torch.linalg.vector_norm(difference, dim=-1, keepdim=True).square_() / 2
+    # (I − uuᵀ)(u − o) with u the unit vector of what is simulated: u·(u − o) is the value itself.
+    slopes = difference.mul_(inverse).addcmul_(simulated, values * inverse.square(), value=-1)
+    return values[..., 0], slopes
 
 
 @dataclass(frozen=True)
@@ -85,12 +93,29 @@ class Matching:
         tensors = [self.release.tensors[name].detach().to(self.like) for name in self.names]
         return torch.cat([tensor.flatten() for tensor in tensors])
 
-    def simulated(self, x: Tensor, targets: Tensor) -> Tensor:
+    def simulated(self, x: Tensor, targets: Tensor, *, functional: bool = True) -> Tensor:
         """What candidates x (batch, *shape) with targets (batch, classes) would have released."""
         simulator = self.public.simulator
-        is_update = isinstance(self.release, UpdateRelease)
-        tensors = simulator.update(x, targets) if is_update else simulator.gradient(x, targets)
+        release = (
+            simulator.update if isinstance(self.release, UpdateRelease) else simulator.gradient
+        )
+        tensors = release(x, targets, functional=functional)
         return torch.cat([tensors[name].flatten() for name in self.names])
+
+    def weights(self, inner: float) -> Tensor:
+        """One for each entry of the last layer that was released, ``inner`` for all others."""
+        last = self.names[-1].rpartition(".")[0]
+        return torch.cat(
+            [
+                torch.full_like(
+                    self.release.tensors[name].flatten(),
+                    1.0 if name.rpartition(".")[0] == last else inner,
+                    dtype=self.like.dtype,
+                    device=self.like.device,
+                )
+                for name in self.names
+            ]
+        )
 
     def targets(self, labels: Tensor) -> Tensor:
         """Targets (batch, classes) of labels (batch,)."""

@@ -89,12 +89,9 @@ def histogram(
         )
     beyond = int((every > end).sum())
     lost = len(attack.outcomes) - len(secrets)
-    notes = [
-        f"{numbers.count(beyond)} distances beyond {end:g} are in the last bar." if beyond else "",
-        f"{numbers.plural(lost, 'trial')} gave no finite distance: misses, not drawn."
-        if lost
-        else "",
-    ]
+    tail = f"{numbers.plural(beyond, 'distance')} beyond {end:g}: counted in the last bar."
+    gone = f"{numbers.plural(lost, 'trial')} without a finite distance: not drawn, and a miss."
+    notes = [tail if beyond else "", gone if lost else ""]
     svg = Markup(
         f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
         f'aria-label="{escape(label)}">'

@@ -1,0 +1,36 @@
+"""From a run on disk to its page, again: no model, no data, no torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from vestige.errors import NotFound
+from vestige.files import explained, write_atomically
+from vestige.record import Record
+from vestige.report import render
+from vestige.store import RunDirectory, load_record
+from vestige.verdicts import judge
+
+
+def render_again(path: Path, out: Path | None, *, redact: bool = False) -> tuple[Record, Path]:
+    """Judge and render a finished run again; ``out`` is the page, or a folder for it."""
+    if path.is_dir():
+        if not (path / "record.json").is_file():
+            directory = RunDirectory.existing(path)
+            raise NotFound(
+                f"{path} holds {len(directory.finished())} of {directory.manifest().get('trials')} "
+                "trials and no Record yet: run the audit again with the same command, it goes on."
+            )
+        path = path / "record.json"
+    record = judge(load_record(path))
+    page = out or path.parent / "page.html"
+    if page.is_dir():
+        page = page / "page.html"
+    write_page(page, render(record, redact=redact))
+    return record, page
+
+
+def write_page(path: Path, page: str) -> None:
+    """Write a page, or say why not."""
+    with explained(path):
+        write_atomically(path, page.encode())

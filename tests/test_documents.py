@@ -1,0 +1,47 @@
+"""README and docs: what they show runs, what they name exists."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def blocks(path: Path, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", path.read_text(), re.DOTALL)
+
+
+@pytest.mark.slow
+def test_the_readme_example_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    examples = blocks(ROOT / "README.md", "python")
+    assert examples
+    for example in examples:
+        exec(compile(example.replace("trials=40", "trials=2"), "README.md", "exec"), {})
+    assert (tmp_path / "page.html").is_file()
+
+
+def test_links_and_pictures_exist():
+    for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")):
+        for link in re.findall(r"\]\(([^)#]+)\)", path.read_text()):
+            if not link.startswith("http"):
+                assert (path.parent / link).exists(), f"{path.name} links to {link}"
+
+
+def test_architecture_names_every_room():
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    package = ROOT / "src" / "vestige"
+    for path in package.iterdir():
+        if path.name.startswith(("__", "py.typed")) or path.name == "demonstration.py":
+            continue
+        named = f"`{path.name}/`" if path.is_dir() else f"`{path.name}`"
+        assert named in text, f"docs/architecture.md does not name {path.name}"
+
+
+def test_documents_never_say_the_word():
+    for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        text = path.read_text().replace('never says "safe"', "")
+        assert not re.search(r"\bsafe\b", text), path

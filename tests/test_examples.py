@@ -1,0 +1,29 @@
+"""Every example defines an audit that runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import runpy
+from pathlib import Path
+
+import pytest
+import torch
+
+from vestige import run
+from vestige.record import VerdictKind
+
+EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_example_runs(path):
+    if "transformers" in path.read_text():
+        pytest.importorskip("transformers")
+    with torch.random.fork_rng():
+        audit = runpy.run_path(str(path))["audit"]
+    quick = [dataclasses.replace(a, iterations=5, restarts=1) for a in audit.attacks]
+    record = run(dataclasses.replace(audit, attacks=quick), trials=2, seed=0)
+    assert record.trials_finished == 2
+    assert record.verdict.kind is not VerdictKind.INVALID, record.verdict

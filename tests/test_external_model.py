@@ -1,0 +1,85 @@
+"""Models from elsewhere go through the audit unchanged."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from vestige import Audit, InvertingGradients, Normalization, SharedGradient, load, run
+from vestige.record import CheckOutcome, VerdictKind
+
+
+def digits_audit(model: nn.Module, **changes) -> Audit:
+    splits = load("digits").split(seed=0)
+    settings = {
+        "victim": SharedGradient(model, normalization=Normalization((0.3,), (0.35,))),
+        "secrets": splits.train,
+        "prior": splits.prior,
+        "attacks": [InvertingGradients(iterations=60)],
+    }
+    return Audit(**{**settings, **changes})
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_transformers_image_classifier():
+    transformers = pytest.importorskip("transformers")
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = transformers.ViTForImageClassification(
+            transformers.ViTConfig(
+                hidden_size=32,
+                num_hidden_layers=2,
+                num_attention_heads=2,
+                intermediate_size=64,
+                image_size=8,
+                patch_size=2,
+                num_channels=1,
+                num_labels=10,
+            )
+        )
+    record = run(digits_audit(model), trials=4, seed=0)
+    assert record.verdict.kind is not VerdictKind.INVALID, record.verdict
+    assert record.trials_finished == 4
+    replay = record.checks[0]
+    assert replay.outcome is CheckOutcome.PASSED, replay
+    assert "ViTForImageClassification" in record.settings["Network"]
+    attack, guess = record.attacks[0], record.attacks[1]
+    assert attack.outcomes[0].objective is not None
+    closer = sum(a.distance < g.distance for a, g in zip(attack.outcomes, guess.outcomes))
+    assert closer == 4, "a vision transformer's patch embedding gives digits away"
+
+
+class TwoHeads(nn.Module):
+    """A model in the manner of many repositories: its own class, a tuple for output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Flatten())
+        self.classes = nn.Linear(8 * 36, 10)
+        self.unused = nn.Linear(4, 4)
+
+    def forward(self, images):
+        features = self.body(images)
+        return self.classes(features), features
+
+
+def test_own_class_with_a_tuple_and_an_unused_layer():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = TwoHeads()
+    record = run(digits_audit(model), trials=3, seed=0)
+    assert record.trials_finished == 3
+    assert record.checks[0].outcome is CheckOutcome.REMARK
+    assert "unused" in record.checks[0].sentence
+    assert record.attacks[0].rate.hits >= 2
+
+
+def test_model_on_the_meta_device_is_refused_in_a_sentence():
+    from vestige.errors import VestigeError
+
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    with pytest.raises(VestigeError, match="meta"):
+        run(digits_audit(model), trials=1)
