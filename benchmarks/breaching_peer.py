@@ -7,10 +7,13 @@ is off (it assumes three channels), and ``reconstruct`` gets its third argument.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import io
 import logging
 import sys
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from types import ModuleType
 
@@ -77,7 +80,9 @@ def reconstruct(
     breaching = _import_breaching()
     from omegaconf import OmegaConf
 
-    config = breaching.get_attack_config(attack)
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        config = breaching.get_attack_config(attack)
     OmegaConf.set_struct(config, False)
     config.optim.max_iterations = iterations
     config.optim.callback = iterations + 1

@@ -78,7 +78,7 @@ def test_demonstrated():
     assert verdict.kind is VerdictKind.DEMONSTRATED
     assert verdict.headline == "The training server can redraw the face behind a shared gradient."
     assert verdict.lede == (
-        "81% of the secrets came back closer than all but 1 in 100 decoys: at least 72%, with 95% "
+        "81% of the secrets came back closer than all but 1 in 100 decoys: at least 71%, with 95% "
         "confidence, in 100 trials. Guessing with the same hints reaches 1%."
     )
 
@@ -117,7 +117,7 @@ def test_claim_refuted_only_by_the_lower_limit():
     assert verdict.kind is VerdictKind.CLAIM_REFUTED
     assert verdict.headline == (
         "The data sheet allows at most 10% of secrets to be redrawn; "
-        "the attack redrew at least 71%."
+        "the attack redrew at least 70%."
     )
     kept = judge(record(attack("A", ranks(14, 100)), claim=claim)).verdict
     assert kept.kind is VerdictKind.DEMONSTRATED

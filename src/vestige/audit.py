@@ -25,6 +25,7 @@ from vestige.distances import Distance, distance_label, mean_squared_error
 from vestige.errors import BadInput
 from vestige.evidence import nearest_neighbor_distance
 from vestige.exhibits import choose_exhibits
+from vestige.numbers import share
 from vestige.observations import Attack, GradientRelease, ThreatModel, Victim
 from vestige.preflight import check_form, check_replay
 from vestige.rates import allowed_rank, decoys_needed
@@ -153,7 +154,7 @@ class Audit:
             "Batch size": str(self.batch_size),
             "Secrets, prior": f"{len(self.secrets):,}, {len(self.prior.records):,} records",
             "Distance": distance_label(self.distance),
-            "False positive rate": f"{self.false_positive_rate:g}",
+            "False positive rate": share(self.false_positive_rate),
             "Decoys per trial": str(self.decoy_count),
             "Confidence": f"{self.confidence:.0%}, joint over {len(self.attacks)} attacks"
             if len(self.attacks) > 1
@@ -198,13 +199,14 @@ def run(
         "seed": seed,
     }
     started, cpu = _now(), time.process_time()
+    # First of all, so that an audit that cannot run leaves no folder behind.
+    preflight = _preflight(audit, trials, seed)
     opened = (
         nullcontext(MemoryStore())
         if directory is None
         else RunDirectory.opened(directory, manifest)
     )
     with opened as store:
-        preflight = _preflight(audit, trials, seed)
         failure = None
         done = set(store.finished())
         waiting = [trial for trial in range(trials) if trial not in done]

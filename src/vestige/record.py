@@ -285,11 +285,12 @@ class Record(Document):
     def without_secrets(self) -> Record:
         """Withhold secrets and reconstructions: a good reconstruction is the secret.
 
-        Decoys stay only if the prior is public.
+        Their labels go with them. Decoys stay only if the prior is public.
         """
         exhibits = tuple(
             e.model_copy(
                 update={
+                    "label": "",
                     "secret": None,
                     "reconstruction": None,
                     "decoy": e.decoy if self.prior_public else None,
@@ -299,7 +300,8 @@ class Record(Document):
             for e in self.exhibits
         )
         candidates = tuple(
-            c.model_copy(update={"picture": None, "agreement": None}) for c in self.candidates
+            c.model_copy(update={"label": "", "picture": None, "agreement": None})
+            for c in self.candidates
         )
         return self.model_copy(
             update={"exhibits": exhibits, "candidates": candidates, "redacted": True}

@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from rich.console import Console, Group
+from rich.markup import escape
 from rich.padding import Padding
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -140,7 +141,8 @@ def _kept_if_filled(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _watching(what: str, total: int) -> Iterator[Callable[[Moment], None]]:
-    """Show two bars, trials or runs above, the steps of the attack below."""
+    """Show two bars on a terminal: trials or runs above, the steps of the attack below."""
+    console = Console(stderr=True)
     with Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -148,7 +150,8 @@ def _watching(what: str, total: int) -> Iterator[Callable[[Moment], None]]:
         TimeRemainingColumn(),
         TextColumn("{task.fields[note]}"),
         transient=True,
-        console=Console(stderr=True),
+        console=console,
+        disable=not console.is_terminal,
     ) as bar:
         above = bar.add_task(what, total=total, note="")
         below = bar.add_task("", total=None, note="")
@@ -157,7 +160,7 @@ def _watching(what: str, total: int) -> Iterator[Callable[[Moment], None]]:
             bar.update(above, completed=moment.trial)
             bar.update(
                 below,
-                description=Text(moment.attack).plain,
+                description=escape(moment.attack),
                 total=moment.step.total,
                 completed=moment.step.done,
                 note=_distance(moment.step),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from vestige.numbers import count_word, one_in, percent
+from vestige.numbers import at_least, at_most, count_word, one_in, percent, share
 from vestige.rates import (
     NOTHING,
     allowed_rank,
@@ -121,7 +121,7 @@ def _statistical_checks(record: Record) -> list[Check]:
         checks.append(
             Check(
                 outcome=CheckOutcome.FAILED,
-                sentence=f"{record.decoys} decoys per trial are too few: FPR = {percent(alpha)} "
+                sentence=f"{record.decoys} decoys per trial are too few: FPR = {share(alpha)} "
                 f"needs {decoys_needed(alpha)}.",
                 remedy="Ask for more decoys, or allow a higher false_positive_rate.",
             )
@@ -155,7 +155,7 @@ def _swap_checks(record: Record) -> list[Check]:
                 outcome=CheckOutcome.FAILED,
                 sentence=f"The decoys do not resemble the secrets: under {loud[0].name}, records "
                 f"the client never held pass as hits {percent(rate.value)} of the time, at least "
-                f"{percent(rate.lower)}, where {percent(alpha)} is allowed.",
+                f"{at_least(rate.lower)}, where {share(alpha)} is allowed.",
                 remedy="Draw secrets and prior from one source, for example with Records.split.",
             )
         ]
@@ -206,8 +206,8 @@ def _verdict(record: Record) -> Verdict:
     if record.claim is not None and best.rate.lower > record.claim.rate:
         return Verdict(
             kind=VerdictKind.CLAIM_REFUTED,
-            headline=f"{record.claim.source} allows at most {percent(record.claim.rate)} of "
-            f"secrets to be redrawn; the attack redrew at least {percent(best.rate.lower)}.",
+            headline=f"{record.claim.source} allows at most {share(record.claim.rate)} of "
+            f"secrets to be redrawn; the attack redrew at least {at_least(best.rate.lower)}.",
             lede=_rate_sentence(record, best),
             attack=best.name,
         )
@@ -265,14 +265,14 @@ def _rate_sentence(record: Record, best: AttackRecord) -> str:
     assert rate is not None
     close = f"closer than all but {one_in(record.false_positive_rate)} decoys"
     limits = (
-        f"at least {percent(rate.lower)}, with {percent(record.confidence)} confidence, in "
+        f"at least {at_least(rate.lower)}, with {share(record.confidence)} confidence, in "
         f"{rate.trials:,} trials"
     )
-    guess = f"Guessing with the same hints reaches {percent(record.false_positive_rate)}."
+    guess = f"Guessing with the same hints reaches {share(record.false_positive_rate)}."
     if rate.hits == 0:
         return (
-            f"None of {rate.trials:,} secrets came back {close}: at most {percent(rate.upper)}, "
-            f"with {percent(record.confidence)} confidence. {guess}"
+            f"None of {rate.trials:,} secrets came back {close}: at most {at_most(rate.upper)}, "
+            f"with {share(record.confidence)} confidence. {guess}"
         )
     if rate.hits == rate.trials:
         return f"All {rate.trials:,} secrets came back {close}: {limits}. {guess}"

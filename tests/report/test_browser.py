@@ -11,7 +11,7 @@ import pytest
 
 from vestige.report import render
 
-from .records import STATES
+from .states import STATES
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")

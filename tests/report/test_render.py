@@ -14,7 +14,8 @@ from vestige.report import render
 from vestige.report.features import original
 from vestige.report.pictures import data_uri, sprite_uri
 
-from .records import STATES, image_record
+from .records import image_record
+from .states import STATES
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\"'&"
 FORBIDDEN = (r"\bsafe\b", r"\bsecure\b", r"no risk", r"\bproves\b", r"\bup to\b")
@@ -271,6 +272,16 @@ def test_decoys_stay_only_if_the_prior_is_public() -> None:
 def test_a_redacted_record_stays_redacted() -> None:
     record = STATES["demonstrated"]().model_copy(update={"redacted": True})
     assert render(record) == render(record, redact=True)
+
+
+def test_settings_are_said_once() -> None:
+    settings = {"Trials, seed": "200, 7", "distance": "RMSE", "Network": "small"}
+    record = STATES["demonstrated"]().model_copy(update={"settings": settings})
+    page = render(record)
+    rows = re.findall(r'<th scope="row">([^<]+)</th><td>', page[page.index('id="set-h"') :])
+    assert rows[:3] == ["Trials, seed", "Distance", "Network"]
+    assert not {"Trials", "Seed", "distance"} & set(rows)
+    assert {"Release", "Confidence", "Render again"} <= set(rows)
 
 
 def test_names_are_escaped() -> None:

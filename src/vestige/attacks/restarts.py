@@ -8,7 +8,6 @@ from functools import partial
 import torch
 from torch import Tensor
 
-
 Simulate = Callable[..., Tensor]
 """Variables of one restart → what they would have released, one vector (n,). Called with the
 keyword ``functional``: where it is False, plain autograd may be used."""

@@ -10,8 +10,9 @@ from importlib import resources
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from vestige import numbers
 from vestige.record import CheckOutcome, Record, VerdictKind
-from vestige.report import evidence, front, numbers
+from vestige.report import evidence, front
 from vestige.report.pictures import Scale
 
 __all__ = ["render"]
@@ -88,11 +89,11 @@ def _page(record: Record, *, agreement: bool, batches: bool) -> str:
 
 
 def _settings(record: Record) -> list[tuple[str, str]]:
-    """Return what anybody needs to repeat the audit; the Record's own settings come last."""
+    """Return what anybody needs to repeat the audit: its settings, and what they leave out."""
     trials = numbers.count(record.trials_finished)
     if record.trials_finished != record.trials_planned:
         trials += f" of {numbers.count(record.trials_planned)} planned"
-    known = [
+    derived = [
         ("Release", record.release),
         ("Trials", trials),
         ("Decoys per trial", numbers.count(record.decoys)),
@@ -102,19 +103,24 @@ def _settings(record: Record) -> list[tuple[str, str]]:
         ("Confidence", f"{numbers.share(record.confidence)}, joint over all attacks"),
         ("Seed", str(record.seed)),
     ]
-    taken = {name.lower() for name, _ in known}
-    own = [(k[:1].upper() + k[1:], v) for k, v in record.settings.items()]
-    return known + [(k, v) for k, v in own if k.lower() not in taken]
+    own = [(_capital(k), v) for k, v in record.settings.items()]
+    # One setting may hold two things: "Trials, seed".
+    said = {word for name, _ in own for word in name.lower().split(", ")}
+    return own + [(k, v) for k, v in derived if k.lower() not in said]
 
 
 def _surroundings(record: Record) -> list[tuple[str, str]]:
     """Return where the audit ran, how much work it was, and how to render it again."""
     work = record.times.cpu_seconds
     return [
-        *((k[:1].upper() + k[1:], v) for k, v in record.environment.items()),
+        *((_capital(k), v) for k, v in record.environment.items()),
         *([("Work", f"{numbers.seconds(work)} CPU")] if work else []),
         ("Render again", "vestige report RUN"),
     ]
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 @cache

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from markupsafe import Markup, escape
 
+from vestige import numbers
 from vestige.record import AttackRecord, CurvePoint
-from vestige.report import numbers
 
 WIDTH, HEIGHT = 460, 330
 TOP, BOTTOM = 14, 286
@@ -76,7 +76,7 @@ def histogram(
         drawn.append(f'<path class="l-{name}" d="{outline}"/>')
     ticks = "".join(
         f'<path class="axis" d="M{x(v):.1f} {BOTTOM}v5"/>'
-        f'<text class="t-muted" x="{x(v):.1f}" y="306" text-anchor="middle">{v:.10g}</text>'
+        f'<text class="t-muted" x="{x(v):.1f}" y="306" text-anchor="middle">{tick(v)}</text>'
         for v in (step * i for i in range(round(end / step) + 1))
     )
     line = ""
@@ -247,6 +247,11 @@ def steps(edges: Sequence[float], heights: Sequence[float]) -> str:
     """Return the closed outline of a histogram."""
     body = "".join(f"V{h:.1f}H{e:.1f}" for e, h in zip(edges[1:], heights))
     return f"M{edges[0]:.1f} {BOTTOM}{body}V{BOTTOM}"
+
+
+def tick(value: float) -> str:
+    """Write a round number below its tick."""
+    return f"{value:.10g}" if value == 0 or value >= 1e-4 else numbers.quantity(value)
 
 
 def tick_step(end: float) -> float:

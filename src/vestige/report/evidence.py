@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from vestige import numbers
 from vestige.record import AttackRecord, Outcome, Record, VerdictKind
-from vestige.report import numbers
 from vestige.report.charts import Histogram, Roc, histogram, roc
 from vestige.report.front import strongest
 from vestige.report.marks import claim_strip, interval
@@ -147,10 +148,11 @@ def evidence(record: Record) -> Evidence:
 def intro(record: Record) -> str:
     """Say how a reconstruction is judged, and what chance would give."""
     decoys = numbers.plural(record.decoys, "decoy")
+    few = numbers.one_in(record.false_positive_rate).replace(" ", numbers.NO_BREAK)
     return (
         f"Each reconstruction is compared with its secret and with {decoys}: other records, "
         "drawn from the prior under the same hints. A hit is closer to its secret than to all "
-        f"but {numbers.one_in(record.false_positive_rate)} of them. If the release gave nothing "
+        f"but {few} of them. If the release gave nothing "
         f"away, {numbers.share(record.false_positive_rate)} would be hits."
     )
 
@@ -159,7 +161,7 @@ def why_no_roc(record: Record, lead: AttackRecord | None) -> str:
     """Return the sentence that stands in place of the ROC, or nothing if there is a curve."""
     if record.trials_finished < 2:
         return "No ROC: one trial is a picture, not a rate."
-    needed = -int(-1 / record.false_positive_rate // 1) - 1
+    needed = math.ceil(1 / record.false_positive_rate - 1e-9) - 1
     if record.decoys < needed:
         allowed = numbers.share(record.false_positive_rate)
         return f"No ROC: {numbers.plural(record.decoys, 'decoy')}; FPR = {allowed} needs {needed}."

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from vestige import numbers
 from vestige.record import ColumnRecord, Picture
-from vestige.report import numbers
 
 # A feature counts as recovered within half a standard deviation.
 TOLERANCE = 0.5

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from vestige import numbers
 from vestige.record import (
     AttackRecord,
     Candidate,
@@ -15,7 +16,6 @@ from vestige.record import (
     Record,
     VerdictKind,
 )
-from vestige.report import numbers
 from vestige.report.features import FeatureTable, agrees, feature_table, original
 from vestige.report.marks import DotArray, rate_array, share_array
 from vestige.report.pictures import GAP, Scale, data_uri, drawn_how, sprite_uri

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from vestige import numbers
 from vestige.record import Rate
-from vestige.report import numbers
 
 FEW = 25
 

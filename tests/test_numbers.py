@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from vestige import numbers
 from vestige.record import PooledRate, Rate
-from vestige.report import numbers
 
 
 def rate(hits: int, trials: int, lower: float, upper: float) -> Rate:
