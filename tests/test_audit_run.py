@@ -272,13 +272,21 @@ def test_a_model_in_half_precision_has_a_fingerprint():
         ({"attacks": []}, "at least one attack"),
         ({"attacks": ["InvertingGradients"]}, "'InvertingGradients' is no attack"),
         ({"attacks": [object()]}, "is no attack: pass an object such as"),
-        ({"prior": Prior(draws(18, 1))}, "to at least 0.14"),
+        ({"prior": Prior(draws(18, 1))}, "to at least 0.1429."),
         ({"prior": Prior(draws(60, 1000))}, "60 records are in both secrets and prior"),
         ({"batch_size": 61}, "A batch of 61 cannot be drawn from 60 secrets"),
         ({"batch_size": 0}, "A batch of 0 cannot be drawn"),
         ({"false_positive_rate": 0.0}, "strictly between 0 and 1"),
         ({"confidence": 1.0}, "strictly between 0 and 1"),
         ({"decoys": 3}, "3 decoys cannot resolve"),
+        ({"attacks": [Noise]}, "Noise is a class: pass an object, Noise()."),
+        ({"attacks": Noise()}, "attacks is a list"),
+        ({"victim": linear_network()}, "The victim is a Sequential"),
+        ({"victim": SharedGradient}, "SharedGradient(model)"),
+        ({"victim": SharedGradient(torch.nn.Flatten())}, "no trainable parameter"),
+        ({"prior": draws(60, 2000)}, "write Prior(records)"),
+        ({"distance": lambda a, b: a.sum()}, "must return a tensor (k, n)"),
+        ({"distance": lambda a, b: a @ b}, "The distance cannot compare"),
     ],
 )
 def test_what_does_not_fit_is_said_before_anything_runs(changes, said):
@@ -288,12 +296,20 @@ def test_what_does_not_fit_is_said_before_anything_runs(changes, said):
     assert "\n" not in str(caught.value)
 
 
-def test_the_smallest_usable_rate_is_usable():
+@pytest.mark.parametrize("held", [1, 2, 6, 10, 19])
+def test_the_smallest_usable_rate_is_usable(held):
     """The message of a prior that is too small names a rate that then works."""
-    prior = Prior(draws(18, 1))
-    with pytest.raises(BadInput, match="at least 0.14"):
-        small_audit([Noise()], prior=prior)
-    assert small_audit([Noise()], prior=prior, false_positive_rate=0.15).decoy_count == 6
+    prior = Prior(draws(3 * held, 1))
+    with pytest.raises(BadInput, match="at least") as caught:
+        small_audit([Noise()], prior=prior, false_positive_rate=0.01)
+    named = float(str(caught.value).rstrip(".").split()[-1])
+    assert small_audit([Noise()], prior=prior, false_positive_rate=named).decoy_count == held
+
+
+def test_a_class_that_the_prior_does_not_know():
+    known = draws(60, 2000)
+    with pytest.raises(BadInput, match=r"decoys of its secret's class: give a larger prior\.$"):
+        small_audit([Noise()], prior=Prior(known[known.y != 0]))
 
 
 def test_spaces_must_agree():

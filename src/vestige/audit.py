@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import logging
-import platform
-import re
+import math
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -19,7 +17,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from vestige import __version__
 from vestige.attacks import Guess
 from vestige.distances import Distance, distance_label, mean_squared_error
 from vestige.errors import BadInput
@@ -34,21 +31,27 @@ from vestige.record import (
     Check,
     CheckOutcome,
     Claim,
-    ColumnRecord,
     Failure,
     Record,
-    SpaceRecord,
     ThreatRecord,
     Times,
     Verdict,
     VerdictKind,
 )
-from vestige.records import ImageSpace, Prior, Records, Space
+from vestige.record_parts import (
+    attack_settings,
+    audit_limits,
+    environment,
+    shown_fields,
+    space_record,
+)
+from vestige.records import Prior, Records
 from vestige.store import MemoryStore, RunDirectory
 from vestige.threats import HonestServer
 from vestige.trials import (
     AttackStopped,
     Watcher,
+    first_line,
     prepare_attacks,
     release_of,
     run_trial,
@@ -83,14 +86,8 @@ class Audit:
     def __post_init__(self) -> None:
         if not 0 < self.false_positive_rate < 1 or not 0 < self.confidence < 1:
             raise BadInput("false_positive_rate and confidence lie strictly between 0 and 1.")
-        if not self.attacks:
-            raise BadInput("An audit needs at least one attack: see 'vestige attacks'.")
+        _check_kinds(self)
         for attack in self.attacks:
-            if not isinstance(attack, Attack):
-                raise BadInput(
-                    f"{attack!r} is no attack: pass an object such as InvertingGradients() "
-                    "('vestige attacks' lists them)."
-                )
             if self.victim.releases not in attack.reads:
                 raise BadInput(
                     f"{attack.name} cannot read a {self.victim.releases.__name__}: choose an "
@@ -113,11 +110,14 @@ class Audit:
         for label in self.secrets.y.unique().tolist():
             held = len(self.prior.members(label))
             if held < self.decoy_count:
+                # Rounded up, so that the rate named here is one that works.
+                usable = math.ceil(1e4 / (held + 1)) / 1e4
+                way_out = f", or set false_positive_rate to at least {usable:g}" if held else ""
                 raise BadInput(
                     f"The prior holds {held} records of class "
                     f"{self.secrets.space.class_names[label]!r}, but every trial needs "
-                    f"{self.decoy_count} decoys of its secret's class: give a larger prior, or "
-                    f"set false_positive_rate to at least {1 / (held + 1):.2g}."
+                    f"{self.decoy_count} decoys of its secret's class: give a larger "
+                    f"prior{way_out}."
                 )
         shared = set(self.secrets.fingerprints()) & set(self.prior.records.fingerprints())
         if shared:
@@ -146,7 +146,7 @@ class Audit:
 
     def settings(self) -> dict[str, str]:
         """Everything a reader needs to repeat the audit, but for trials and seed."""
-        threat = {f.name: getattr(self.threat, f.name) for f in _fields(self.threat)}
+        threat = {f.name: getattr(self.threat, f.name) for f in shown_fields(self.threat)}
         told = ", ".join(name for name, value in threat.items() if value) or "nothing"
         return {
             **self.victim.describe(),
@@ -225,43 +225,41 @@ def run(
     return record
 
 
-def attack_settings(attack: Attack) -> dict[str, str]:
-    """The fields of an attack that its repr shows, as a reader would write them.
-
-    Addresses in memory are left out: they would make every process a different audit.
-    """
-    shown = {f.name: repr(getattr(attack, f.name)) for f in _fields(attack) if f.repr}
-    return {name: re.sub(r" at 0x[0-9a-fA-F]+", "", text) for name, text in shown.items()}
-
-
-def space_record(space: Space) -> SpaceRecord:
-    """The space as the Record holds it."""
-    image = isinstance(space, ImageSpace)
-    columns = (
-        ()
-        if isinstance(space, ImageSpace)
-        else tuple(
-            ColumnRecord(name=c.name, center=c.center, scale=c.scale, categories=c.categories)
-            for c in space.columns
+def _check_kinds(audit: Audit) -> None:
+    """Say plainly when a part of an audit is something else."""
+    if not isinstance(audit.attacks, Sequence) or isinstance(audit.attacks, str):
+        raise BadInput("attacks is a list: write attacks=[InvertingGradients()].")
+    if not audit.attacks:
+        raise BadInput("An audit needs at least one attack: see 'vestige attacks'.")
+    for attack in audit.attacks:
+        if isinstance(attack, type):
+            raise BadInput(f"{attack.__name__} is a class: pass an object, {attack.__name__}().")
+        if not isinstance(attack, Attack):
+            raise BadInput(
+                f"{attack!r} is no attack: pass an object such as InvertingGradients() "
+                "('vestige attacks' lists them)."
+            )
+    if isinstance(audit.victim, type) or not hasattr(audit.victim, "releases"):
+        raise BadInput(
+            f"The victim is a {type(audit.victim).__name__}: say what your model releases, for "
+            "example SharedGradient(model)."
         )
-    )
-    return SpaceRecord(
-        kind="image" if image else "table",
-        shape=space.shape,
-        noun=space.noun,
-        class_names=space.class_names,
-        columns=columns,
-    )
-
-
-def environment(device: torch.device) -> dict[str, str]:
-    """What the run ran on."""
-    return {
-        "Vestige": __version__,
-        "Python, torch": f"{platform.python_version()}, {torch.__version__}",
-        "Device, threads": f"{device.type}, {torch.get_num_threads()}",
-        "System": f"{platform.system()} {platform.machine()}",
-    }
+    if not isinstance(audit.secrets, Records) or not isinstance(audit.prior, Prior):
+        raise BadInput("secrets are Records and prior is a Prior: write Prior(records).")
+    if not any(p.requires_grad for p in audit.victim.simulator.model.parameters()):
+        raise BadInput("The model has no trainable parameter, so there is nothing to release.")
+    some, others = audit.secrets.x[:2], audit.prior.records.x[:3]
+    try:
+        found = audit.distance(some, others)
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        raise BadInput(
+            f"The distance cannot compare these records, mend it: {first_line(error)}"
+        ) from error
+    if getattr(found, "shape", None) != (len(some), len(others)):
+        raise BadInput(
+            "The distance must return a tensor (k, n) for k candidates and n records, see "
+            "vestige.distances."
+        )
 
 
 def _run_trials(
@@ -389,7 +387,7 @@ def _assemble(
         attacks=tuple(attacks),
         preflight=preflight,
         failure=failure,
-        limits=_limits(audit),
+        limits=audit_limits(audit.prior.space),
         settings={**audit.settings(), "Trials, seed": f"{trials:,}, {seed}"},
         environment=environment(device),
         verdict=Verdict(kind=VerdictKind.INVALID, headline="Not judged yet.", lede=""),
@@ -402,23 +400,6 @@ def _assemble(
         ),
     )
     return draft.model_copy(update={"exhibits": choose_exhibits(judge(draft), store)})
-
-
-def _limits(audit: Audit) -> tuple[str, ...]:
-    return (
-        "A stronger attack may recover more. Rates are what these attacks did, not the most that "
-        "can be done.",
-        "Misses are not protected records: the attack failed on them this time.",
-        "One release was audited. Several releases about the same record reveal more.",
-        f"Secrets are ordinary records of their class (a {audit.prior.space.noun}). Unusual "
-        "records can be more exposed than the median.",
-        "A hit means more than knowing the class: decoys have the label of their secret.",
-        "Membership, attributes and identification by other sources were not measured.",
-    )
-
-
-def _fields(thing: object) -> tuple[dataclasses.Field, ...]:
-    return dataclasses.fields(thing) if dataclasses.is_dataclass(thing) else ()  # pyright: ignore[reportArgumentType]
 
 
 def _now() -> str:

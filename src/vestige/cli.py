@@ -180,9 +180,12 @@ def _finish(record: Record, page: Path, fail_above: float | None = None) -> None
 
     verdict = record.verdict
     typer.secho(verdict.kind.replace("_", " "), bold=True)
-    for line in (verdict.headline, verdict.lede, verdict.remedy, f"Page: {page}"):
-        if line:
-            typer.echo(line)
+    typer.echo(verdict.headline)
+    if verdict.lede.lower() not in verdict.headline.lower():
+        typer.echo(verdict.lede)
+    if verdict.remedy:
+        typer.echo(verdict.remedy)
+    typer.echo(f"Page: {page}")
     if verdict.kind is VerdictKind.INVALID:
         stopped = record.failure is not None and record.failure.attack is None
         raise typer.Exit(INTERRUPTED if stopped else INVALID)

@@ -80,9 +80,10 @@ def read_safetensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str
 def opened_safetensors(path: str | Path) -> Iterator[safe_open]:
     """Open a safetensors file to read from it inside the block, or say why it cannot be read."""
     path = Path(path)
-    if path.is_dir():
+    # os.path says no to a name the file system cannot hold, where Path raises.
+    if os.path.isdir(path):
         raise BadInput(f"{path} is a folder: give a .safetensors file.")
-    if not path.exists():
+    if not os.path.exists(path):
         raise NotFound(f"{path} does not exist: give a .safetensors file.")
     try:
         if path.stat().st_size == 0:

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from vestige import progress
-from vestige.audit import attack_settings, environment, space_record
 from vestige.distances import mean_squared_error
 from vestige.errors import BadInput, VestigeError
 from vestige.evidence import assign, costs_between
@@ -29,6 +28,7 @@ from vestige.record import (
     Verdict,
     VerdictKind,
 )
+from vestige.record_parts import attack_settings, environment, space_record
 from vestige.records import Records
 from vestige.streams import stream
 from vestige.trials import Moment, checked, first_line

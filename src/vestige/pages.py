@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from vestige.errors import NotFound
@@ -14,7 +15,7 @@ from vestige.verdicts import judge
 
 def render_again(path: Path, out: Path | None, *, redact: bool = False) -> tuple[Record, Path]:
     """Judge and render a finished run again; ``out`` is the page, or a folder for it."""
-    if path.is_dir():
+    if os.path.isdir(path):  # where Path raises for a name too long
         if not (path / "record.json").is_file():
             directory = RunDirectory.existing(path)
             raise NotFound(
@@ -24,7 +25,7 @@ def render_again(path: Path, out: Path | None, *, redact: bool = False) -> tuple
         path = path / "record.json"
     record = judge(load_record(path))
     page = out or path.parent / "page.html"
-    if page.is_dir():
+    if os.path.isdir(page):
         page = page / "page.html"
     write_page(page, render(record, redact=redact))
     return record, page

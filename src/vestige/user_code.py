@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import sys
 import traceback
 from collections.abc import Iterator
@@ -60,9 +61,10 @@ def load_model(reference: str, weights: Path | None = None) -> nn.Module:
 
 def _module(path: Path) -> ModuleType:
     """Run a Python file as ``python FILE`` would: modules beside it can be imported."""
-    if path.is_dir():
+    # os.path says no to a name the file system cannot hold, where Path raises.
+    if os.path.isdir(path):
         raise BadInput(f"{path} is a folder: give a Python file.")
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise NotFound(f"{path} does not exist: give a Python file.")
     if path.suffix != ".py":
         raise BadInput(f"{path} is no Python file: give one whose name ends in .py.")

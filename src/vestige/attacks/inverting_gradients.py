@@ -12,7 +12,13 @@ from torch import Tensor
 from vestige import progress
 from vestige.attacks.batch_norm import statistics_penalty
 from vestige.attacks.lbfgs import BatchedLBFGS
-from vestige.attacks.matching import Matching, batch_size_of, cosine_distance, labels_of
+from vestige.attacks.matching import (
+    Matching,
+    batch_size_of,
+    cosine_distance,
+    cosine_distance_to,
+    labels_of,
+)
 from vestige.attacks.restarts import Stack
 from vestige.errors import BadInput
 from vestige.observations import (
@@ -43,14 +49,13 @@ class InvertingGradients:
     Where we deviate, and how to undo it:
 
     - ``inner_weight`` multiplies all tensors but the last layer's before the cosine is taken. The
-      gradient of inner layers jumps wherever a ReLU switches, the last layer's does not, and a
-      small weight on the jumps keeps fewer restarts caught between them. 1 is the paper.
+      gradient of inner layers jumps wherever a ReLU switches, the last layer's does not. It helps
+      batches of wide networks; for one record it makes no difference. 1 is the paper.
     - ``polish`` is the share of the iterations given to L-BFGS on the same distance without total
       variation, which reaches the bottom of the basin that Adam circles in. It is kept where it
       lowers the whole objective. 0 is the paper.
-    - ``learning_rate`` is 0.2 where the paper has 0.1: on batches of small images longer first
-      steps leave bad basins more often. ``initialization="normal"`` is the paper; "uniform"
-      starts inside the bounds.
+    - ``learning_rate`` is 0.2 where the paper has 0.1, for the same batches.
+    - ``initialization="normal"`` is the paper; "uniform" starts inside the bounds.
     - ``batch_norm_weight`` adds the distance of batch-norm statistics (Yin et al. 2021, Eq. 8) if
       the release carries buffers; the paper has no such term.
 
@@ -210,12 +215,12 @@ def total_variation(x: Tensor) -> Tensor:
 def _weighted(matching: Matching, inner: float) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
     """Cosine distance to the release with inner tensors weighed down."""
     if inner == 1.0:
-        return lambda found: cosine_distance(found, matching.observed)
+        return cosine_distance_to(matching.observed)
     weights = matching.weights(inner)
-    wanted = matching.observed * weights
+    to_weighted = cosine_distance_to(matching.observed * weights)
 
     def distance(found: Tensor) -> tuple[Tensor, Tensor]:
-        values, slopes = cosine_distance(found * weights, wanted)
+        values, slopes = to_weighted(found * weights)
         return values, slopes.mul_(weights)
 
     return distance

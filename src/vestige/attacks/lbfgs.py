@@ -113,6 +113,9 @@ class BatchedLBFGS:
         self._gram = torch.where(mask, new_gram, self._gram)
 
     def _forget(self, which: Tensor) -> None:
+        """Empty the history of the problems in a mask."""
+        if not bool(which.any()):
+            return
         keep = ~which[:, None, None]
         self._steps = self._steps * keep
         self._changes = self._changes * keep
@@ -122,6 +125,8 @@ class BatchedLBFGS:
 
     def _aim(self, which: Tensor) -> None:
         """Give the problems in a mask a new direction and a fresh search along it."""
+        if not bool(which.any()):
+            return
         gradient = self.gradients[:, :, None]
         diagonal = self._products.diagonal(dim1=1, dim2=2)
         empty = diagonal <= 0

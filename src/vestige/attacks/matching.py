@@ -29,19 +29,28 @@ def squared_distance(simulated: Tensor, observed: Tensor) -> tuple[Tensor, Tenso
 
 
 def cosine_distance(simulated: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
-    """1 − cosine of the angle between all tensors, joined into one vector.
+    """1 − cosine of the angle between all tensors, joined into one vector."""
+    return cosine_distance_to(observed)(simulated)
+
+
+def cosine_distance_to(observed: Tensor) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+    """Cosine distance to one vector (n,), which is normalised once.
 
     Written as half the squared distance of the unit vectors, which is the same and keeps its
     digits where 1 − cosine would round to zero. A gradient that vanishes has distance ½.
     """
-    tiny = torch.finfo(simulated.dtype).tiny
-    inverse = 1 / torch.linalg.vector_norm(simulated, dim=-1, keepdim=True).clamp_min(tiny)
-    other = observed / torch.linalg.vector_norm(observed).clamp_min(tiny)
-    difference = torch.addcmul(-other, simulated, inverse)
-    values = torch.linalg.vector_norm(difference, dim=-1, keepdim=True).square_() / 2
-    # (I − uuᵀ)(u − o) with u the unit vector of what is simulated: u·(u − o) is the value itself.
-    slopes = difference.mul_(inverse).addcmul_(simulated, values * inverse.square(), value=-1)
-    return values[..., 0], slopes
+    tiny = torch.finfo(observed.dtype).tiny
+    opposite = -observed / torch.linalg.vector_norm(observed).clamp_min(tiny)
+
+    def distance(simulated: Tensor) -> tuple[Tensor, Tensor]:
+        inverse = 1 / torch.linalg.vector_norm(simulated, dim=-1, keepdim=True).clamp_min(tiny)
+        difference = torch.addcmul(opposite, simulated, inverse)
+        values = torch.linalg.vector_norm(difference, dim=-1, keepdim=True).square_() / 2
+        # (I − uuᵀ)(u − o), u the unit vector of what is simulated: u·(u − o) is the value itself.
+        slopes = difference.mul_(inverse).addcmul_(simulated, values * inverse.square(), value=-1)
+        return values[..., 0], slopes
+
+    return distance
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,74 @@
+"""Parts of a Record that describe what was run: attacks, space, environment, limits."""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+import re
+
+import torch
+
+from vestige import __version__
+from vestige.observations import Attack
+from vestige.record import ColumnRecord, SpaceRecord
+from vestige.records import ImageSpace, Space
+
+
+def attack_settings(attack: Attack) -> dict[str, str]:
+    """The fields of an attack that its repr shows, as a reader would write them.
+
+    Addresses in memory are left out: they would make every process a different audit.
+    """
+    shown = {f.name: repr(getattr(attack, f.name)) for f in shown_fields(attack)}
+    return {name: re.sub(r" at 0x[0-9a-fA-F]+", "", text) for name, text in shown.items()}
+
+
+def space_record(space: Space) -> SpaceRecord:
+    """The space as the Record holds it."""
+    image = isinstance(space, ImageSpace)
+    columns = (
+        ()
+        if isinstance(space, ImageSpace)
+        else tuple(
+            ColumnRecord(name=c.name, center=c.center, scale=c.scale, categories=c.categories)
+            for c in space.columns
+        )
+    )
+    return SpaceRecord(
+        kind="image" if image else "table",
+        shape=space.shape,
+        noun=space.noun,
+        class_names=space.class_names,
+        columns=columns,
+    )
+
+
+def environment(device: torch.device) -> dict[str, str]:
+    """What the run ran on."""
+    return {
+        "Vestige": __version__,
+        "Python, torch": f"{platform.python_version()}, {torch.__version__}",
+        "Device, threads": f"{device.type}, {torch.get_num_threads()}",
+        "System": f"{platform.system()} {platform.machine()}",
+    }
+
+
+def audit_limits(space: Space) -> tuple[str, ...]:
+    """What an audit does not say."""
+    return (
+        "A stronger attack may recover more. Rates are what these attacks did, not the most that "
+        "can be done.",
+        "Misses are not protected records: the attack failed on them this time.",
+        "One release was audited. Several releases about the same record reveal more.",
+        f"Secrets are ordinary records of their class (a {space.noun}). Unusual "
+        "records can be more exposed than the median.",
+        "A hit means more than knowing the class: decoys have the label of their secret.",
+        "Membership, attributes and identification by other sources were not measured.",
+    )
+
+
+def shown_fields(thing: object) -> tuple[dataclasses.Field, ...]:
+    """The fields that the repr of a dataclass shows; nothing for other objects."""
+    if not dataclasses.is_dataclass(thing):
+        return ()
+    return tuple(field for field in dataclasses.fields(thing) if field.repr)
