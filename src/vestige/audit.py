@@ -246,8 +246,13 @@ def _check_kinds(audit: Audit) -> None:
         )
     if not isinstance(audit.secrets, Records) or not isinstance(audit.prior, Prior):
         raise BadInput("secrets are Records and prior is a Prior: write Prior(records).")
-    if not any(p.requires_grad for p in audit.victim.simulator.model.parameters()):
+    model = audit.victim.simulator.model
+    if not any(p.requires_grad for p in model.parameters()):
         raise BadInput("The model has no trainable parameter, so there is nothing to release.")
+    if any(p.is_meta for p in model.parameters()):
+        raise BadInput("The model has no weights (it is on the meta device): load them first.")
+    if not all(bool(p.isfinite().all()) for p in model.parameters()):
+        raise BadInput("The model's weights hold NaN or infinite values: load a sound model.")
     some, others = audit.secrets.x[:2], audit.prior.records.x[:3]
     try:
         found = audit.distance(some, others)

@@ -62,7 +62,8 @@ def invert(
 
     Every attack runs ``samples`` times from independent starts; the run with the smallest
     gradient distance is shown, and the spread over runs is its agreement map. ``reference`` is
-    the batch of this very release, if it is known, to check the replay.
+    the batch of this very release, if it is known, to check the replay. No attack starts if a
+    check has failed.
     """
     if samples < 1 or not attacks:
         raise BadInput("Inversion needs at least one attack and one sample.")
@@ -80,7 +81,8 @@ def invert(
     started, cpu = datetime.now(UTC).isoformat(timespec="seconds"), time.process_time()
     candidates: list[Candidate] = []
     seconds: dict[str, float] = {}
-    for place, attack in enumerate(attacks):
+    failed = any(check.outcome is CheckOutcome.FAILED for check in checks)
+    for place, attack in enumerate(() if failed else attacks):
         begun = time.process_time()
         runs, stopped = _runs(attack, public, observation, samples, seed, watcher)
         candidates += _candidates(attack.name, runs, public)

@@ -115,7 +115,7 @@ def check_alone(simulator: Simulator, release: Release, batch_size: int | None) 
             _failed(
                 f"The loss is scaled by a factor of at least {total:.3g}: a mean loss cannot give "
                 "this head gradient.",
-                "Unscale the loss, or say that the reduction is a sum.",
+                "Unscale the loss, or say that the reduction is a sum (--reduction sum).",
             )
         )
     return checks

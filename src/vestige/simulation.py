@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
@@ -137,7 +139,8 @@ class Simulator:
         """Logits (n, classes) of records in their own space."""
         inputs = x if self.normalization is None else self.normalization(x)
         chosen = dict(self.parameters if parameters is None else parameters)
-        return logits_of(torch.func.functional_call(self.network, chosen, (inputs,)))
+        with _twice_differentiable():
+            return logits_of(torch.func.functional_call(self.network, chosen, (inputs,)))
 
     def loss_of(self, parameters: Mapping[str, Tensor], x: Tensor, targets: Tensor) -> Tensor:
         """Reduced loss, a scalar."""
@@ -154,7 +157,8 @@ class Simulator:
             return torch.func.grad(self.loss_of)(self.parameters, x, targets)
         own = {n: p for n, p in self.network.named_parameters() if p.requires_grad}
         inputs = x if self.normalization is None else self.normalization(x)
-        losses = self.loss(logits_of(self.network(inputs)), targets)
+        with _twice_differentiable():
+            losses = self.loss(logits_of(self.network(inputs)), targets)
         return _slopes(losses.mean() if self.reduction == "mean" else losses.sum(), own)
 
     def update(self, x: Tensor, targets: Tensor, *, functional: bool = True) -> dict[str, Tensor]:
@@ -181,6 +185,11 @@ class Simulator:
     def __call__(self, x: Tensor, targets: Tensor) -> dict[str, Tensor]:
         """What the client would release for these records."""
         return self.gradient(x, targets) if self.local is None else self.update(x, targets)
+
+
+def _twice_differentiable() -> AbstractContextManager[None]:
+    """Attention by its plain formula: the fused kernels have no second derivative."""
+    return sdpa_kernel(SDPBackend.MATH)
 
 
 def _slopes(loss: Tensor, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -85,7 +85,7 @@ def _with_rates(record: Record, attack: AttackRecord) -> AttackRecord:
 
 
 def _statistical_checks(record: Record) -> list[Check]:
-    if record.candidates:
+    if record.trials_planned == 0:
         return []
     alpha, checks = record.false_positive_rate, []
     if record.failure is not None:
@@ -188,7 +188,7 @@ def _verdict(record: Record) -> Verdict:
             lede=failed[0].sentence,
             remedy=failed[0].remedy,
         )
-    if record.candidates:
+    if record.trials_planned == 0:
         return Verdict(
             kind=VerdictKind.NOT_DEMONSTRATED,
             headline="No secret was given, so no rate can be.",

@@ -148,6 +148,7 @@ def captured() -> Record:
             "candidates": candidates,
             "exhibits": (),
             "attacks": bare,
+            "trials_planned": 0,
             "trials_finished": 0,
             "verdict": verdict,
         }

@@ -47,7 +47,7 @@ def render(record: Record, *, redact: bool = False) -> str:
 
 def _page(record: Record, *, agreement: bool, batches: bool) -> str:
     invalid = record.verdict.kind is VerdictKind.INVALID
-    captured = bool(record.candidates)
+    captured = record.trials_planned == 0
     style = _text("page.css")
     if record.space.kind == "image":
         style += Scale.of(record.space.shape).css() + "\n"
