@@ -24,7 +24,7 @@ def demonstration() -> Audit:
         victim=SharedGradient(networks.convnet(splits.space)),
         secrets=splits.train,
         prior=splits.prior,
-        attacks=[InvertingGradients(iterations=200), DeepLeakage(iterations=100)],
+        attacks=[InvertingGradients(iterations=120), DeepLeakage(iterations=60)],
         title="Faces behind a shared gradient",
         false_positive_rate=0.02,
     )

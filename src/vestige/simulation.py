@@ -187,7 +187,7 @@ class Simulator:
         return self.gradient(x, targets) if self.local is None else self.update(x, targets)
 
 
-def _twice_differentiable() -> AbstractContextManager[None]:
+def _twice_differentiable() -> AbstractContextManager[object]:
     """Attention by its plain formula: the fused kernels have no second derivative."""
     return sdpa_kernel(SDPBackend.MATH)
 

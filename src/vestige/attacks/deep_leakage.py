@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -20,7 +20,6 @@ from vestige.observations import (
     Public,
     Reconstruction,
     Reconstructor,
-    Release,
     UpdateRelease,
 )
 
@@ -54,14 +53,14 @@ class DeepLeakage:
     history: int = 50
     fresh_draws: int = 3
 
-    name: ClassVar[str] = "Deep Leakage"
-    summary: ClassVar[str] = "matches the gradient by L-BFGS over records and soft labels"
-    needs: ClassVar[str] = "the model, the batch size and a twice differentiable network"
-    cites: ClassVar[str] = (
+    name = "Deep Leakage"
+    summary = "matches the gradient by L-BFGS over records and soft labels"
+    needs = "the model, the batch size and a twice differentiable network"
+    cites = (
         "Zhu, Liu, Han 2019, Deep Leakage from Gradients, Eq. 4; "
         "Zhao, Mopuri, Bilen 2020, iDLG: Improved Deep Leakage from Gradients, Eq. 5"
     )
-    reads: ClassVar[tuple[type[Release], ...]] = (GradientRelease, UpdateRelease)
+    reads = (GradientRelease, UpdateRelease)
 
     def __post_init__(self) -> None:
         if min(self.iterations, self.restarts, self.history) < 1 or self.fresh_draws < 0:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 
@@ -14,7 +14,6 @@ from vestige.observations import (
     Public,
     Reconstruction,
     Reconstructor,
-    Release,
     UpdateRelease,
 )
 
@@ -31,12 +30,12 @@ class Guess:
 
     kind: Literal["draw", "mean"] = "draw"
 
-    summary: ClassVar[str] = "looks at the prior and the hints, never at the release"
-    needs: ClassVar[str] = "records of the same kind"
-    cites: ClassVar[str] = (
+    summary = "looks at the prior and the hints, never at the release"
+    needs = "records of the same kind"
+    cites = (
         "Balle, Cherubin, Hayes 2022, Reconstructing Training Data with Informed Adversaries, §4"
     )
-    reads: ClassVar[tuple[type[Release], ...]] = (GradientRelease, UpdateRelease)
+    reads = (GradientRelease, UpdateRelease)
 
     def __post_init__(self) -> None:
         if self.kind not in ("draw", "mean"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -27,7 +27,6 @@ from vestige.observations import (
     Public,
     Reconstruction,
     Reconstructor,
-    Release,
     UpdateRelease,
 )
 from vestige.records import ImageSpace
@@ -74,14 +73,14 @@ class InvertingGradients:
     batch_norm_weight: float = 0.0
     initialization: Literal["normal", "uniform"] = "uniform"
 
-    name: ClassVar[str] = "Inverting Gradients"
-    summary: ClassVar[str] = "matches the gradient's direction by signed Adam, then L-BFGS"
-    needs: ClassVar[str] = "the model and the batch size"
-    cites: ClassVar[str] = (
+    name = "Inverting Gradients"
+    summary = "matches the gradient's direction by signed Adam, then L-BFGS"
+    needs = "the model and the batch size"
+    cites = (
         "Geiping, Bauermeister, Dröge, Moeller 2020, Inverting Gradients: How easy is it to break "
         "privacy in federated learning?, Eq. 4"
     )
-    reads: ClassVar[tuple[type[Release], ...]] = (GradientRelease, UpdateRelease)
+    reads = (GradientRelease, UpdateRelease)
 
     def __post_init__(self) -> None:
         if min(self.iterations, self.restarts) < 1:
