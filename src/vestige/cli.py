@@ -39,6 +39,9 @@ Out = Annotated[Path | None, typer.Option(help="Folder of the run; the same fold
 Redact = Annotated[
     bool, typer.Option(help="Withhold secrets and reconstructions: a good one is the secret.")
 ]
+Threads = Annotated[
+    int, typer.Option(min=0, help="Threads of torch, 0: its own choice. Small networks like 1.")
+]
 FailAbove = Annotated[
     float | None,
     typer.Option(min=0, max=1, help="Exit with 3 if the measured rate is above this share."),
@@ -65,13 +68,16 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder of the run.")] = Path("demo"),
     trials: Annotated[int, typer.Option(min=1)] = 40,
     seed: int = 0,
+    threads: Threads = 1,
     redact: Redact = False,
 ) -> None:
     """Audit bundled faces: what does a server see in one shared gradient?"""
     from vestige.demonstration import demonstration
-    from vestige.terminal import run_and_render
+    from vestige.terminal import run_and_render, torch_threads
 
-    _finish(*run_and_render(demonstration(), trials, seed, out, redact=redact))
+    with torch_threads(threads):
+        record, page = run_and_render(demonstration(), trials, seed, out, redact=redact)
+    _finish(record, page)
 
 
 @app.command()
@@ -79,16 +85,18 @@ def audit(
     file: Annotated[Path, typer.Argument(help="A Python file that defines audit = Audit(...).")],
     trials: Annotated[int, typer.Option(min=1)] = 40,
     seed: int = 0,
+    threads: Threads = 1,
     out: Out = None,
     redact: Redact = False,
     fail_above: FailAbove = None,
 ) -> None:
     """Run the audit that a Python file defines, and write its page."""
-    from vestige.terminal import run_and_render
+    from vestige.terminal import run_and_render, torch_threads
     from vestige.user_code import load_audit
 
     folder = out or Path("runs") / f"{file.stem}-{trials}-{seed}"
-    record, page = run_and_render(load_audit(file), trials, seed, folder, redact=redact)
+    with torch_threads(threads):
+        record, page = run_and_render(load_audit(file), trials, seed, folder, redact=redact)
     _finish(record, page, fail_above)
 
 
@@ -120,12 +128,13 @@ def invert(
     iterations: Annotated[int, typer.Option(min=0, help="0: each attack's default.")] = 0,
     samples: Annotated[int, typer.Option(min=1, help="Independent runs of each attack.")] = 3,
     seed: int = 0,
+    threads: Threads = 1,
     out: Annotated[Path, typer.Option(help="New folder for Record and page.")] = Path("inverted"),
     redact: Redact = False,
 ) -> None:
     """Attack a captured gradient of your own training: no secret known, no rate."""
     from vestige.capture import Capture
-    from vestige.terminal import invert_and_render
+    from vestige.terminal import invert_and_render, torch_threads
 
     capture = Capture(
         gradient=gradient,
@@ -146,9 +155,11 @@ def invert(
         learning_rate=learning_rate,
         momentum=momentum,
     )
-    _finish(
-        *invert_and_render(capture, attack or [], iterations, samples, seed, out, redact=redact)
-    )
+    with torch_threads(threads):
+        record, page = invert_and_render(
+            capture, attack or [], iterations, samples, seed, out, redact=redact
+        )
+    _finish(record, page)
 
 
 @app.command()

@@ -10,6 +10,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 
+import torch
 from rich.console import Console, Group
 from rich.markup import escape
 from rich.padding import Padding
@@ -189,3 +190,19 @@ def _stop_on_interrupt() -> Iterator[Callable[[], bool]]:
         yield lambda: asked
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """Let torch use so many threads for a while; 0 leaves it alone.
+
+    On networks as small as the bundled ones a second thread costs more than it brings, and on a
+    busy machine many times more.
+    """
+    before = torch.get_num_threads()
+    if count:
+        torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
