@@ -371,7 +371,7 @@ def test_invert_an_update(vestige, refused, captured):
     save_file(negated, "g.safetensors")
     code, out, _ = vestige(*captured, *QUICK)
     assert code == 2
-    assert "looks like an update" in out
+    assert "the release is an update" in out
     assert "--learning-rate" in refused(*captured, *QUICK[:-1], "new", "--update")
     words = [*captured, *QUICK[:-1], "new", "--update", "--learning-rate", "0.1"]
     assert vestige(*words)[0] == 0
@@ -449,7 +449,7 @@ def test_a_pickle_is_refused(refused, captured):
         (["--labels", "3"], "labels of this model lie in 0 … 2"),
         (["--labels", "-1"], "labels of this model lie in 0 … 2"),
         (["--labels", "1.5"], "no list of whole numbers"),
-        (["--labels", "1,2"], "make --labels and --batch-size agree"),
+        (["--labels", "1,2", "--batch-size", "1"], "make --labels and --batch-size agree"),
         (["--mean", "0.5"], "one mean and one positive std"),
         (["--mean", "0.5", "--std", "zero"], "no list of numbers"),
         (["--mode", "both"], "it is train or eval"),
@@ -552,7 +552,7 @@ def test_an_interrupt_before_the_first_trial_is_one_sentence(vestige, monkeypatc
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("vestige.audit._preflight", interrupt)
+    monkeypatch.setattr("vestige.audit.preflight_checks", interrupt)
     write("mine.py", AUDIT)
     code, out, err = vestige("audit", "mine.py", "--out", "o")
     assert (code, out) == (130, "")

@@ -8,11 +8,26 @@ import inspect
 import pytest
 import torch
 
-from vestige import Guess, HonestServer, LocalTraining, Prior, SharedGradient, run
+from vestige import (
+    Guess,
+    HonestServer,
+    InvertingGradients,
+    LocalTraining,
+    Prior,
+    SharedGradient,
+    run,
+)
 from vestige import attacks as attack_room
 from vestige.archive import load_observation, save_observation
 from vestige.errors import VestigeError
-from vestige.observations import Attack, Hints, Observation, Run
+from vestige.observations import (
+    Attack,
+    GradientRelease,
+    Hints,
+    Observation,
+    Reconstruction,
+    Run,
+)
 from vestige.record import VerdictKind
 from vestige.streams import stream
 from vestige.victims import FederatedUpdate
@@ -71,7 +86,7 @@ def test_is_calibrated_in_the_null_world(cls, monkeypatch):
     The limit is one-sided at 2.5% and conservative (Clopper–Pearson), so more than 10 of 200 by
     chance has probability below 3%, and far below where the true share is under 1.5%.
     """
-    monkeypatch.setattr("vestige.audit._preflight", lambda *_: ())
+    monkeypatch.setattr("vestige.audit.preflight_checks", lambda *_: ())
     raised = 0
     for seed in range(NULL_AUDITS):
         audit = small_audit([quick(cls)], seed=seed, victim=NullVictim(seed))
@@ -92,20 +107,74 @@ def label_only_verdicts(audits: int) -> int:
 
 
 def test_label_only_attacker_gets_no_verdict(monkeypatch):
-    monkeypatch.setattr("vestige.audit._preflight", lambda *_: ())
+    monkeypatch.setattr("vestige.audit.preflight_checks", lambda *_: ())
     assert label_only_verdicts(20) <= 1
 
 
 def test_decoys_that_ignore_the_hints_make_a_false_leak(monkeypatch):
     """The invariant bites: without it the same attacker, knowing no record, gets verdicts."""
-    monkeypatch.setattr("vestige.audit._preflight", lambda *_: ())
-    monkeypatch.setattr("vestige.verdicts._swap_checks", lambda _: [])
+    monkeypatch.setattr("vestige.audit.preflight_checks", lambda *_: ())
 
-    def careless(prior, secret, slot, count, *, generator):
-        return prior.draw(count, generator=generator)
+    def careless(pool, audited, count, *, generator):
+        order = torch.randperm(len(pool), generator=generator)
+        return order[order != audited][:count]
 
     monkeypatch.setattr("vestige.trials.draw_decoys", careless)
     assert label_only_verdicts(20) >= 15
+
+
+@dataclasses.dataclass(frozen=True)
+class Constant:
+    """Returns one fixed picture and never reads the release."""
+
+    name = "Constant"
+    summary = needs = cites = "nothing"
+    reads = (GradientRelease,)
+
+    def prepare(self, public, *, generator):
+        return lambda observation, attacker: Reconstruction(torch.full((1, 1, 4, 4), 0.4))
+
+
+@pytest.mark.slow
+def test_constant_picture_gets_no_verdict_whatever_the_prior(monkeypatch):
+    """A prior unlike the secrets, and many trials on one small pool: the limits still hold.
+
+    At most 5% of 100 audits; a binomial share of 2.5% exceeds that in under 7% of runs, and the
+    true share here is far smaller because secrets are drawn without repetition.
+    """
+    monkeypatch.setattr("vestige.audit.preflight_checks", lambda *_: ())
+    raised = 0
+    for seed in range(100):
+        secrets = draws(90, 1000 + seed)
+        shifted = draws(60, 5000 + seed)
+        prior = Prior(dataclasses.replace(shifted, x=(shifted.x * 0.5)))
+        audit = small_audit([Constant()], victim=NullVictim(seed), secrets=secrets, prior=prior)
+        raised += run(audit, trials=90, seed=seed).verdict.kind is not VerdictKind.NOT_DEMONSTRATED
+    assert raised <= 5, raised
+
+
+def test_attacks_cannot_change_what_others_see():
+    """One that overwrites all in its reach leaves the others, and the audit, as they were."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Vandal(Constant):
+        name = "Vandal"
+
+        def prepare(self, public, *, generator):
+            for parameter in public.simulator.model.parameters():
+                parameter.data.zero_()
+
+            def reconstruct(observation, attacker):
+                for tensor in observation.release.tensors.values():
+                    tensor.zero_()
+                return Reconstruction(torch.zeros(1, 1, 4, 4))
+
+            return reconstruct
+
+    attack = InvertingGradients(iterations=20)
+    alone = run(small_audit([attack]), trials=3, seed=0)
+    beside = run(small_audit([Vandal(), attack]), trials=3, seed=0)
+    assert alone.attacks[0].outcomes == beside.attacks[1].outcomes
 
 
 @pytest.mark.parametrize("cls", ATTACKS)

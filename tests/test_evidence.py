@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.stats import kstest
 from skimage.metrics import structural_similarity
 
-from vestige import Prior
+from vestige import Prior, Records
 from vestige.distances import mean_squared_error, ssim, structural_dissimilarity
 from vestige.errors import BadInput
 from vestige.evidence import (
@@ -110,10 +110,10 @@ def test_rank_is_uniform_when_nothing_leaks():
     prior = Prior(draws(300, 1))
     ranks = []
     for seed in range(400):
-        secret = draws(6, 10_000 + seed)[torch.randperm(6, generator=stream(seed, "order"))][:3]
-        decoys = draw_decoys(prior, secret, 1, 19, generator=stream(seed, "decoys"))
+        pool = draws(90, 10_000 + seed)
+        decoys = draw_decoys(pool, 1, 19, generator=stream(seed, "decoys"))
         drawn = prior.draw(3, generator=stream(seed, "attack"))
-        found = gather(Reconstruction(drawn.x, drawn.y), secret, 1, decoys)
+        found = gather(Reconstruction(drawn.x, drawn.y), pool[[0, 1, 2]], 1, pool[decoys])
         ranks.append((found.rank - stream_uniform(seed)) / 20)
     assert kstest(ranks, "uniform").pvalue > 0.001
 
@@ -122,11 +122,16 @@ def stream_uniform(seed: int) -> float:
     return float(torch.rand((), generator=stream(seed, "jitter")))
 
 
+def some_decoys(label: int, count: int) -> Records:
+    pool = draws(90, 4)
+    return pool[draw_decoys(pool, label, count, generator=stream(0))]
+
+
 def test_perfect_reconstruction_ranks_first_whatever_its_order():
-    secret, prior = draws(5, 3), Prior(draws(90, 4))
-    decoys = draw_decoys(prior, secret, 2, 20, generator=stream(0))
+    secret = draws(5, 3)
     order = [3, 1, 4, 0, 2]
-    found = gather(Reconstruction(secret.x[order], secret.y[order]), secret, 2, decoys)
+    reconstruction = Reconstruction(secret.x[order], secret.y[order])
+    found = gather(reconstruction, secret, 2, some_decoys(2, 20))
     assert found.rank == 1
     assert found.mse == 0
     assert found.psnr == pytest.approx(200)
@@ -141,8 +146,7 @@ def test_ties_count_against_the_attack():
 
 
 def test_nothing_finite_is_a_miss_not_a_crash():
-    secret, prior = draws(2, 3), Prior(draws(90, 4))
-    decoys = draw_decoys(prior, secret, 0, 9, generator=stream(0))
+    secret, decoys = draws(2, 3), some_decoys(0, 9)
     broken = torch.full((2, *SPACE.shape), float("nan"))
     found = gather(Reconstruction(broken, diverged=True, objective=math.inf), secret, 0, decoys)
     assert found.rank == 10
@@ -153,13 +157,14 @@ def test_nothing_finite_is_a_miss_not_a_crash():
 
 
 def test_decoys_have_the_label_and_are_distinct():
-    secret, prior = draws(3, 3), Prior(draws(90, 4))
-    for slot in range(3):
-        decoys = draw_decoys(prior, secret, slot, 25, generator=stream(slot))
-        assert (decoys.y == secret.y[slot]).all()
-        assert len(set(decoys.fingerprints())) == 25
-    with pytest.raises(BadInput, match="larger prior"):
-        draw_decoys(prior, secret, 0, 31, generator=stream(0))
+    pool = draws(90, 4)
+    for audited in range(3):
+        decoys = draw_decoys(pool, audited, 25, generator=stream(audited))
+        assert (pool.y[decoys] == pool.y[audited]).all()
+        assert audited not in decoys.tolist()
+        assert len(set(decoys.tolist())) == 25
+    with pytest.raises(BadInput, match="give more secrets"):
+        draw_decoys(pool, 0, 30, generator=stream(0))
 
 
 def test_label_accuracy_is_multiset_overlap():

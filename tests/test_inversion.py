@@ -148,7 +148,7 @@ def test_an_update_taken_for_a_gradient_is_invalid():
     observation = Observation(GradientRelease(release.tensors), Hints(1))
     record = invert(observation, public, [Scripted([flat(0.5)])], samples=1)
     assert record.verdict.kind is VerdictKind.INVALID
-    assert "looks like an update" in record.verdict.lede
+    assert "the release is an update" in record.verdict.lede
     assert "--update" in record.verdict.remedy
 
 

@@ -79,7 +79,7 @@ def test_split_takes_everything_if_shares_add_up():
     assert splits.space is SPACE
 
 
-@pytest.mark.parametrize("wrong", [{"train": 0.5}, {"prior": -0.1}])
+@pytest.mark.parametrize("wrong", [{"train": 0.7}, {"prior": -0.1}])
 def test_split_refuses_wrong_shares(wrong):
     records = Records(torch.zeros(2, 2), torch.zeros(2, dtype=torch.int64), SPACE)
     with pytest.raises(BadInput, match="Shares"):

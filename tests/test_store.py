@@ -350,7 +350,6 @@ outcomes = st.builds(
     distance=st.none() | finite,
     decoy_distance=st.none() | finite,
     nearest_decoy=st.none() | finite,
-    swapped_rank=st.none() | st.integers(1, 100),
     confidence=st.none() | finite,
     diverged=st.booleans(),
 )

@@ -26,15 +26,14 @@ from vestige.verdicts import joint_confidence, judge, strongest
 FORBIDDEN = re.compile(r"\bsafe\b|\bsecure\b|no risk|proves|up to", re.IGNORECASE)
 
 
-def attack(name: str, ranks, *, guess: bool = False, swapped=None, diverged=()) -> AttackRecord:
+def attack(name: str, ranks, *, guess: bool = False, distance=None, diverged=()) -> AttackRecord:
     outcomes = tuple(
         Outcome(
             trial=trial,
             rank=rank,
-            distance=0.01 * rank,
+            distance=0.01 * rank if distance is None else distance,
             decoy_distance=0.5,
             nearest_decoy=0.3,
-            swapped_rank=None if swapped is None else swapped[trial],
             diverged=trial in diverged,
         )
         for trial, rank in enumerate(ranks)
@@ -92,7 +91,7 @@ def test_demonstrated_at_a_low_rate():
 
 def test_demonstrated_in_a_batch():
     headline = judge(record(attack("A", ranks(40, 40)), batch_size=8)).verdict.headline
-    assert headline == "The training server can redraw a face from a shared gradient of 8."
+    assert headline == "The training server can redraw a face behind a shared gradient of 8."
 
 
 def test_not_demonstrated():
@@ -145,14 +144,22 @@ def test_unfinished_run_is_invalid_never_shorter():
     assert verdict.kind is VerdictKind.INVALID
 
 
-def test_decoys_unlike_the_secrets_make_it_invalid():
-    """A prior that does not resemble the secrets must not pass for a leak."""
-    mismatched = attack("A", ranks(30, 40), swapped=ranks(25, 40))
-    verdict = judge(record(mismatched)).verdict
-    assert verdict.kind is VerdictKind.INVALID
-    assert "do not resemble" in verdict.lede
-    fine = attack("A", ranks(30, 40), swapped=ranks(1, 40))
-    assert judge(record(fine)).verdict.kind is VerdictKind.DEMONSTRATED
+def test_identifying_is_not_redrawing():
+    """Noise that leans towards its secret has rank one, and looks like nothing."""
+    guess = attack("G", ranks(0, 40), guess=True, distance=0.2)
+    noisy = judge(record(attack("A", ranks(38, 40), distance=0.5), guess)).verdict
+    assert noisy.kind is VerdictKind.DEMONSTRATED
+    assert noisy.headline == (
+        "The training server can tell which face is behind a shared gradient, without drawing it."
+    )
+    clear = judge(record(attack("A", ranks(38, 40), distance=0.01), guess)).verdict
+    assert "can redraw the face" in clear.headline
+
+
+def test_loud_guesses_are_remarked_and_no_verdict():
+    judged = judge(record(attack("A", ranks(0, 40)), attack("G", ranks(9, 40), guess=True)))
+    assert judged.verdict.kind is VerdictKind.NOT_DEMONSTRATED
+    assert any("more often than" in c.sentence for c in judged.checks)
 
 
 def test_too_few_decoys_is_invalid():
@@ -188,7 +195,7 @@ def test_diverged_trials_are_counted_and_said():
 
 
 def test_judging_twice_changes_nothing():
-    once = judge(record(attack("A", ranks(20, 40), swapped=ranks(0, 40))))
+    once = judge(record(attack("A", ranks(20, 40))))
     assert judge(once) == once
 
 

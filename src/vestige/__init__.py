@@ -28,6 +28,14 @@ _HOME = {
     "SharedGradient": "victims",
     "TableSpace": "records",
     "VestigeError": "errors",
+    "invert": "inversion",
+    "save_page": "pages",
+    "UpdateRelease": "observations",
+    "Reconstruction": "observations",
+    "Public": "observations",
+    "Observation": "observations",
+    "Hints": "observations",
+    "GradientRelease": "observations",
     "load": "datasets",
     "render": "report",
     "run": "audit",
@@ -42,25 +50,33 @@ __all__ = [
     "Column",
     "DeepLeakage",
     "FederatedUpdate",
+    "GradientRelease",
     "Guess",
+    "Hints",
     "HonestServer",
     "ImageSpace",
     "InvertingGradients",
     "LocalTraining",
     "Normalization",
+    "Observation",
     "Prior",
+    "Public",
+    "Reconstruction",
     "Record",
     "Records",
     "SharedGradient",
     "TableSpace",
+    "UpdateRelease",
     "VestigeError",
     "__version__",
     "datasets",
     "distances",
+    "invert",
     "load",
     "networks",
     "render",
     "run",
+    "save_page",
     "trained",
 ]
 
@@ -83,6 +99,16 @@ if TYPE_CHECKING:
     from vestige.audit import Audit, run
     from vestige.datasets import load
     from vestige.errors import BadInput, VestigeError
+    from vestige.inversion import invert
+    from vestige.observations import (
+        GradientRelease,
+        Hints,
+        Observation,
+        Public,
+        Reconstruction,
+        UpdateRelease,
+    )
+    from vestige.pages import save_page
     from vestige.record import Record
     from vestige.records import Column, ImageSpace, Prior, Records, TableSpace
     from vestige.report import render

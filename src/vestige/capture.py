@@ -100,7 +100,8 @@ class Capture:
 
     @property
     def _size(self) -> int:
-        return self.batch_size or self.held.hints.batch_size or 1
+        counted = len([part for part in self.labels.split(",") if part.strip()])
+        return self.batch_size or self.held.hints.batch_size or counted or 1
 
     @property
     def _kind(self) -> str:

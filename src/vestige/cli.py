@@ -44,7 +44,9 @@ Threads = Annotated[
 ]
 FailAbove = Annotated[
     float | None,
-    typer.Option(min=0, max=1, help="Exit with 3 if the measured rate is above this share."),
+    typer.Option(
+        min=0, max=1, help="Exit with 3 if the measured rate (not its limits) is above this share."
+    ),
 ]
 
 

@@ -14,12 +14,12 @@ from vestige.victims import SharedGradient
 def demonstration() -> Audit:
     """One face, one gradient, a small convolutional network, two attacks.
 
-    The bundled set holds 100 faces, so 49 of them serve as decoys at a false positive rate of 2%.
+    The bundled set holds 100 faces, so every secret has 49 decoys, for a false positive rate of 2%.
     """
     pictures = load("faces")
     faces = pictures[pictures.y == pictures.space.class_names.index("face")]
     faces = replace(faces, space=replace(faces.space, noun="face"))
-    splits = faces.split(seed=0, train=0.4, held_out=0.0, prior=0.6)
+    splits = faces.split(seed=0, train=0.6, held_out=0.0, prior=0.4)
     return Audit(
         victim=SharedGradient(networks.convnet(splits.space)),
         secrets=splits.train,

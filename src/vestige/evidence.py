@@ -27,20 +27,26 @@ PSNR_FLOOR = 1e-20
 """Smallest mean squared error in a PSNR: an exact reconstruction reads 200 dB, not infinity."""
 
 
-def draw_decoys(
-    prior: Prior, secret: Records, slot: int, count: int, *, generator: torch.Generator
-) -> Records:
-    """Draw distinct decoys for a slot, conditional on everything the attacker has been told.
+def draw_decoys(pool: Records, audited: int, count: int, *, generator: torch.Generator) -> Tensor:
+    """Draw distinct decoys (count,), as indices of the pool, with the audited record's label.
 
-    The label always counts as told: a gradient gives it away (Zhao et al. 2020, iDLG), and
-    knowing a class is not knowing a record. A decoy of another class would let an attack that
-    draws nothing but class means pass for a reconstruction.
+    They come from the pool that the audited record was drawn from, which no attacker sees: given
+    the pool, the record and its decoys are exchangeable, whatever the prior is. Their label is
+    that of the record, told or not: a gradient gives it away (Zhao et al. 2020, iDLG), and knowing
+    a class is not knowing a record. A decoy of another class would let an attack that draws
+    nothing but class means pass for a reconstruction.
     """
-    label = int(secret.y[slot])
-    decoys = prior.draw(count, label=label, generator=generator)
-    if not bool((decoys.y == label).all()):
-        raise BadInput("The prior drew decoys that do not satisfy the hints: mend its draw method.")
-    return decoys
+    same = pool.y.cpu() == pool.y[audited].cpu()
+    same[audited] = False
+    others = torch.nonzero(same).flatten()
+    if count > len(others):
+        name = pool.space.class_names[int(pool.y[audited])]
+        raise BadInput(
+            f"The secrets hold {len(others) + 1} records of class {name!r}, but every trial needs "
+            f"{count} decoys beside its secret: give more secrets, or allow a higher "
+            "false_positive_rate."
+        )
+    return others[torch.randperm(len(others), generator=generator)[:count]]
 
 
 def assign(costs: np.ndarray) -> np.ndarray:
@@ -92,20 +98,12 @@ def gather(
     distance: Distance = mean_squared_error,
     *,
     trial: int = 0,
-    swapped: Records | None = None,
 ) -> Outcome:
-    """Measure one reconstruction against its secret and its decoys.
-
-    ``swapped`` is a record of the secrets' pool that the client did not hold; its rank is a check.
-    """
+    """Measure one reconstruction against its secret and its decoys."""
     candidates = reconstruction.candidates
     to_batch = costs_between(distance, candidates, secret.x)
     own = float(slot_distances(to_batch, to_batch[:, [slot]], slot)[0])
     null = slot_distances(to_batch, costs_between(distance, candidates, decoys.x), slot)
-    swapped_rank = None
-    if swapped is not None and len(swapped):
-        other = slot_distances(to_batch, costs_between(distance, candidates, swapped.x), slot)
-        swapped_rank = rank_among(float(other[0]), null)
     match = assigned_candidate(to_batch, slot)
     mse = similarity = None
     if match is not None:
@@ -119,7 +117,6 @@ def gather(
         distance=_known(own),
         decoy_distance=_known(float(null[0])) if len(null) else None,
         nearest_decoy=_known(float(null.min())) if len(null) else None,
-        swapped_rank=swapped_rank,
         mse=mse,
         psnr=psnr(mse) if is_image and mse is not None else None,
         ssim=similarity,

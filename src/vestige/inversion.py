@@ -229,7 +229,6 @@ def _draft(
         false_positive_rate=0.01,
         confidence=0.95,
         distance="mean squared error",
-        prior_public=public.prior.public,
         attacks=tuple(
             AttackRecord(
                 name=attack.name,

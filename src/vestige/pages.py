@@ -31,6 +31,11 @@ def render_again(path: Path, out: Path | None, *, redact: bool = False) -> tuple
     return record, page
 
 
+def save_page(record: Record, path: str | Path, *, redact: bool = False) -> None:
+    """Render a Record and write its page, readable by its owner alone: it holds secrets."""
+    write_page(Path(path), render(record, redact=redact))
+
+
 def write_page(path: Path, page: str) -> None:
     """Write a page, or say why not."""
     with explained(path):

@@ -99,14 +99,13 @@ def check_alone(simulator: Simulator, release: Release, batch_size: int | None) 
     most = min(batch_size or 1, bias.numel() - 1)
     checks = []
     if negative > most >= positive:
-        other = "update" if isinstance(release, GradientRelease) else "gradient"
+        kind = "an update" if isinstance(release, GradientRelease) else "a gradient"
+        flag = "--update" if isinstance(release, GradientRelease) else "no --update"
         checks.append(
             _failed(
-                f"The release looks like an {other}: its head's bias has {positive} positive "
-                f"entries where a batch of {batch_size or 1} leaves at most {most} negative ones.",
-                "Say that it is an update (--update), or negate it."
-                if other == "update"
-                else "Say that it is a gradient.",
+                f"The head's bias points the wrong way for a batch of {batch_size or 1}: the batch "
+                f"is larger, or the release is {kind}.",
+                f"Give the true batch size (--batch-size); if it is right, say {flag}.",
             )
         )
     total = -float(bias.clamp(max=0).sum())

@@ -67,8 +67,7 @@ class Outcome(Document):
     """One attack on one trial. Distances are None where the attack gave nothing finite.
 
     ``rank`` is the place of the secret among itself and its decoys by distance to the
-    reconstruction: 1 is closest, ties count against the attack. ``swapped_rank`` is the place of
-    another trial's secret under the same hints, a check that must look like chance.
+    reconstruction: 1 is closest, ties count against the attack.
     """
 
     trial: int
@@ -76,7 +75,6 @@ class Outcome(Document):
     distance: float | None
     decoy_distance: float | None
     nearest_decoy: float | None
-    swapped_rank: int | None = None
     mse: float | None = None
     psnr: float | None = None
     ssim: float | None = None
@@ -96,7 +94,6 @@ class AttackRecord(Document):
     settings: dict[str, str]
     outcomes: tuple[Outcome, ...]
     rate: Rate | None = None
-    swapped: Rate | None = None
     curve: tuple[CurvePoint, ...] = ()
     pooled: PooledRate | None = None
     remarks: tuple[str, ...] = ()
@@ -267,7 +264,6 @@ class Record(Document):
     confidence: float
     distance: str
     nearest_neighbor_distance: float | None = None
-    prior_public: bool = True
     claim: Claim | None = None
     attacks: tuple[AttackRecord, ...] = ()
     candidates: tuple[Candidate, ...] = ()
@@ -285,7 +281,8 @@ class Record(Document):
     def without_secrets(self) -> Record:
         """Withhold secrets and reconstructions: a good reconstruction is the secret.
 
-        Their labels go with them. Decoys stay only if the prior is public.
+        Decoys go too, they are records of the same pool, and so do labels and what an attack said
+        when it stopped, which may quote a record.
         """
         exhibits = tuple(
             e.model_copy(
@@ -293,7 +290,7 @@ class Record(Document):
                     "label": "",
                     "secret": None,
                     "reconstruction": None,
-                    "decoy": e.decoy if self.prior_public else None,
+                    "decoy": None,
                     "batch": ((None, None),) * len(e.batch),
                 }
             )
@@ -303,6 +300,32 @@ class Record(Document):
             c.model_copy(update={"label": "", "picture": None, "agreement": None})
             for c in self.candidates
         )
-        return self.model_copy(
+        return self._hushed().model_copy(
             update={"exhibits": exhibits, "candidates": candidates, "redacted": True}
+        )
+
+    def _hushed(self) -> Record:
+        """Withhold free text that came from an attack."""
+        remarks = {remark for attack in self.attacks for remark in attack.remarks}
+        said = [] if self.failure is None else [self.failure.message]
+
+        def hush(text: str) -> str:
+            for words in said:
+                text = text.replace(words, "what it said is withheld.")
+            return text
+
+        checks = tuple(
+            c.model_copy(update={"sentence": hush(c.sentence)})
+            for c in self.checks
+            if c.sentence not in remarks
+        )
+        verdict = self.verdict.model_copy(
+            update={"headline": hush(self.verdict.headline), "lede": hush(self.verdict.lede)}
+        )
+        failure = self.failure and self.failure.model_copy(
+            update={"message": hush(self.failure.message)}
+        )
+        attacks = tuple(a.model_copy(update={"remarks": ()}) for a in self.attacks)
+        return self.model_copy(
+            update={"checks": checks, "verdict": verdict, "failure": failure, "attacks": attacks}
         )

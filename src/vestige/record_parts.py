@@ -19,7 +19,10 @@ def attack_settings(attack: Attack) -> dict[str, str]:
 
     Addresses in memory are left out: they would make every process a different audit.
     """
-    shown = {f.name: repr(getattr(attack, f.name)) for f in shown_fields(attack)}
+    if dataclasses.is_dataclass(attack):
+        shown = {f.name: repr(getattr(attack, f.name)) for f in shown_fields(attack)}
+    else:
+        shown = {n: repr(v) for n, v in getattr(attack, "__dict__", {}).items() if n[0] != "_"}
     return {name: re.sub(r" at 0x[0-9a-fA-F]+", "", text) for name, text in shown.items()}
 
 

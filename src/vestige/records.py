@@ -152,11 +152,11 @@ class Records:
         return self[sorted(first.values())]
 
     def split(
-        self, *, seed: int, train: float = 0.3, held_out: float = 0.1, prior: float = 0.6
+        self, *, seed: int, train: float = 0.6, held_out: float = 0.1, prior: float = 0.3
     ) -> Splits:
         """Split into disjoint parts, class by class; equal records are first merged into one.
 
-        ``train`` is the pool that secrets are drawn from (and models are trained on elsewhere),
+        ``train`` is the pool that secrets and their decoys are drawn from,
         ``held_out`` is for utility, ``prior`` is what an attacker may have collected.
         """
         if min(train, held_out, prior) < 0 or train + held_out + prior > 1 + 1e-9:
@@ -178,13 +178,9 @@ class Records:
 
 @dataclass(frozen=True)
 class Prior:
-    """What the attacker may have collected: other records of the same kind.
-
-    ``public`` says whether its records may be shown on a redacted page.
-    """
+    """What the attacker may have collected: other records of the same kind."""
 
     records: Records
-    public: bool = True
     _by_label: dict[int | None, Tensor] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+
+from torch import Tensor
 
 from vestige.observations import (
     Briefing,
@@ -45,13 +48,16 @@ class HonestServer:
         return Public(simulator, prior, reads=victim.releases)
 
     def observe(self, run: Run) -> Observation:
-        """Return the release, without buffers unless they were told, and the hints."""
-        release = run.release if self.batch_norm else replace(run.release, buffers={})
+        """Return a copy of the release, without buffers unless they were told, and the hints."""
+        buffers = run.release.buffers if self.batch_norm else {}
+        release = replace(
+            run.release, tensors=_copied(run.release.tensors), buffers=_copied(buffers)
+        )
         return Observation(
             release,
             Hints(
                 batch_size=len(run.secret) if self.batch_size else None,
-                labels=run.secret.y if self.labels else None,
+                labels=run.secret.y.clone() if self.labels else None,
             ),
         )
 
@@ -65,9 +71,9 @@ class HonestServer:
         else:
             sees = f"One gradient of {nouns}, as it was sent."
         facts = [
-            (True, "the model"),
+            (True, "the model, its loss and its mode"),
             (self.batch_size, f"the batch size ({batch_size})"),
-            (self.labels, "the labels of the batch"),
+            (self.labels, "the labels of the batch in their order"),
         ]
         if federated:
             facts.append((self.local_training, "steps, batch and learning rate of local training"))
@@ -84,6 +90,10 @@ class HonestServer:
             told=_listed([fact for told, fact in facts if told]),
             not_told=_listed(["the records", *withheld]),
         )
+
+
+def _copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in tensors.items()}
 
 
 def _listed(facts: list[str]) -> str:

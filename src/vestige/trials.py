@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from vestige import progress
+from vestige.attacks import Guess
 from vestige.errors import BadInput, VestigeError
 from vestige.evidence import assigned_candidate, costs_between, draw_decoys, gather
 from vestige.observations import Attack, Public, Reconstruction, Reconstructor, Run
@@ -51,34 +53,33 @@ class Moment:
 Watcher = Callable[[Moment], None]
 
 
-def secret_indices(pool: int, batch_size: int, trial: int, seed: int) -> Tensor:
-    """Which records of the pool a trial's client holds.
+@dataclass(frozen=True)
+class Draw:
+    """What the world draws for a trial: a secret batch, the audited slot, and decoys for it."""
 
-    Trials take consecutive batches of a random order, so no record is a secret twice before all
-    have been; then a new order begins.
+    secret: Records
+    slot: int
+    decoys: Records
+
+
+def drawn(audit: Audit, trial: int, seed: int) -> Draw:
+    """Draw a trial: the audited record, its decoys, then the rest of its batch.
+
+    Audited records are taken in a random order without repetition. Decoys have the audited
+    record's label; companions are neither decoys nor the record.
     """
-    per_order = pool // batch_size
-    order, place = divmod(trial, per_order)
-    shuffled = torch.randperm(pool, generator=stream(seed, "secrets", order))
-    return shuffled[place * batch_size : (place + 1) * batch_size]
-
-
-def secret_of(audit: Audit, trial: int, seed: int) -> tuple[Records, int, Records | None]:
-    """The secret batch of a trial, the audited slot, and a record the client does not hold.
-
-    The last one comes from the secrets' pool and has the audited record's label.
-    """
-    held = secret_indices(len(audit.secrets), audit.batch_size, trial, seed)
-    world = stream(seed, "slot", trial)
+    pool = audit.secrets
+    audited = int(torch.randperm(len(pool), generator=stream(seed, "secrets"))[trial])
+    decoys = draw_decoys(pool, audited, audit.decoy_count, generator=stream(seed, "decoys", trial))
+    free = torch.ones(len(pool), dtype=torch.bool)
+    free[audited] = False
+    free[decoys] = False
+    rest = torch.nonzero(free).flatten()
+    world = stream(seed, "companions", trial)
+    companions = rest[torch.randperm(len(rest), generator=world)[: audit.batch_size - 1]]
     slot = int(torch.randint(audit.batch_size, (), generator=world))
-    secret = audit.secrets[held]
-    same = audit.secrets.y == secret.y[slot]
-    same[held] = False
-    others = torch.nonzero(same).flatten()
-    if len(others) == 0:
-        return secret, slot, None
-    chosen = int(torch.randint(len(others), (), generator=world))
-    return secret, slot, audit.secrets[others[chosen : chosen + 1]]
+    held = [*companions[:slot].tolist(), audited, *companions[slot:].tolist()]
+    return Draw(pool[held], slot, pool[decoys])
 
 
 def release_of(audit: Audit, secret: Records, trial: int, seed: int) -> Run:
@@ -103,11 +104,17 @@ def release_of(audit: Audit, secret: Records, trial: int, seed: int) -> Run:
 def prepare_attacks(
     attacks: Mapping[str, Attack], public: Public, seed: int, *, trial: int = 0
 ) -> dict[str, Reconstructor]:
-    """Let every attack train what it needs; none sees a secret. ``trial`` is the one to come."""
+    """Let every attack train what it needs; none sees a secret. ``trial`` is the one to come.
+
+    Each gets a model of its own, so that none can change what the victim or another one uses.
+    """
     prepared: dict[str, Reconstructor] = {}
     for name, attack in attacks.items():
+        own = replace(public.simulator, model=copy.deepcopy(public.simulator.model))
         try:
-            prepared[name] = attack.prepare(public, generator=stream(seed, "prepare", name))
+            prepared[name] = attack.prepare(
+                replace(public, simulator=own), generator=stream(seed, "prepare", name)
+            )
         except Exception as cause:
             raise AttackStopped(name, trial, cause) from cause
     return prepared
@@ -123,12 +130,9 @@ def run_trial(
     watcher: Watcher | None = None,
 ) -> TrialResult:
     """Run one trial; a pure function of audit, trial and seed, apart from the seconds."""
-    secret, slot, swapped = secret_of(audit, trial, seed)
+    draw = drawn(audit, trial, seed)
+    secret, slot, decoys = draw.secret, draw.slot, draw.decoys
     run = release_of(audit, secret, trial, seed)
-    decoys = draw_decoys(
-        audit.prior, secret, slot, audit.decoy_count, generator=stream(seed, "decoys", trial)
-    )
-    observation = audit.threat.observe(run)
     outcomes: dict[str, Outcome] = {}
     seconds: dict[str, float] = {}
     remarks: dict[str, str] = {}
@@ -136,13 +140,17 @@ def run_trial(
     for name, reconstruct in reconstructors.items():
         started = time.process_time()
         attacker = stream(seed, "attacker", trial, name)
+        observation = audit.threat.observe(run)
+        if isinstance(audit.all_attacks[name], Guess):
+            # Decoys have the secret's label, so a guess may know it too.
+            observation = replace(
+                observation, hints=replace(observation.hints, labels=secret.y.clone())
+            )
         try:
             with progress.listening(_listener(watcher, trial, trials, name)):
                 found = checked(reconstruct(observation, attacker), audit.prior.space)
             seconds[name] = time.process_time() - started
-            outcomes[name] = gather(
-                found, secret, slot, decoys, audit.distance, trial=trial, swapped=swapped
-            )
+            outcomes[name] = gather(found, secret, slot, decoys, audit.distance, trial=trial)
             tensors[f"matched/{name}"] = matched(found, secret, audit)
         except Exception as cause:
             raise AttackStopped(name, trial, cause) from cause

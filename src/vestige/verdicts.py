@@ -7,6 +7,7 @@ says that a release protects anybody: an attack that failed is not evidence that
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 
 from vestige.numbers import at_least, at_most, count_word, one_in, percent, share
@@ -45,9 +46,9 @@ def judge(record: Record) -> Record:
     return judged.model_copy(update={"verdict": _verdict(judged), "exhibits": exhibits})
 
 
-def joint_confidence(record: Record, *, guesses: bool = False) -> float:
+def joint_confidence(record: Record) -> float:
     """Confidence of one limit such that those of all attacks hold together."""
-    count = sum(guesses or not attack.guess for attack in record.attacks)
+    count = sum(not attack.guess for attack in record.attacks)
     return 1 - (1 - record.confidence) / max(1, count)
 
 
@@ -60,19 +61,13 @@ def strongest(record: Record) -> AttackRecord | None:
 def _with_rates(record: Record, attack: AttackRecord) -> AttackRecord:
     outcomes = attack.outcomes
     if not outcomes:
-        return attack.model_copy(
-            update={"rate": None, "swapped": None, "curve": (), "pooled": None}
-        )
+        return attack.model_copy(update={"rate": None, "curve": (), "pooled": None})
     confidence = joint_confidence(record)
     allowed = allowed_rank(record.false_positive_rate, record.decoys)
     ranks = [o.rank for o in outcomes]
-    swapped = [o.swapped_rank for o in outcomes if o.swapped_rank is not None]
     return attack.model_copy(
         update={
             "rate": matched_rate(ranks, allowed, confidence),
-            "swapped": matched_rate(swapped, allowed, joint_confidence(record, guesses=True))
-            if swapped
-            else None,
             "curve": matched_curve(ranks, record.decoys, confidence),
             "pooled": pooled_rate(
                 [NOTHING if o.distance is None else o.distance for o in outcomes],
@@ -126,7 +121,7 @@ def _statistical_checks(record: Record) -> list[Check]:
                 remedy="Ask for more decoys, or allow a higher false_positive_rate.",
             )
         )
-    checks.extend(_swap_checks(record))
+    checks.extend(_guess_checks(record))
     for attack in record.attacks:
         lost = sum(o.diverged for o in attack.outcomes)
         if lost:
@@ -142,33 +137,19 @@ def _statistical_checks(record: Record) -> list[Check]:
     return checks
 
 
-def _swap_checks(record: Record) -> list[Check]:
-    """A record that the client never held must come back no more often than chance."""
-    measured = [a for a in record.attacks if a.swapped is not None]
-    alpha = record.false_positive_rate
-    loud = [a for a in measured if a.swapped is not None and a.swapped.lower > alpha]
-    if loud:
-        rate = loud[0].swapped
-        assert rate is not None
-        return [
-            Check(
-                outcome=CheckOutcome.FAILED,
-                sentence=f"The decoys do not resemble the secrets: under {loud[0].name}, records "
-                f"the client never held pass as hits {percent(rate.value)} of the time, at least "
-                f"{at_least(rate.lower)}, where {share(alpha)} is allowed.",
-                remedy="Draw secrets and prior from one source, for example with Records.split.",
-            )
-        ]
-    if not measured:
+def _guess_checks(record: Record) -> list[Check]:
+    """Guesses hit by chance alone; how often they did is said, and it is no verdict."""
+    guesses = [a for a in record.attacks if a.guess and a.rate is not None]
+    if not guesses:
         return []
-    worst = max(measured, key=lambda a: a.swapped.value if a.swapped else 0.0)
-    rate = worst.swapped
-    assert rate is not None
+    best = max(guesses, key=lambda a: a.rate.hits if a.rate else 0)
+    assert best.rate is not None
+    usual = best.rate.lower <= record.false_positive_rate
     return [
         Check(
-            outcome=CheckOutcome.PASSED,
-            sentence=f"Records the client never held raise no verdict: at most {rate.hits:,} of "
-            f"{rate.trials:,} pass as hits ({worst.name}).",
+            outcome=CheckOutcome.PASSED if usual else CheckOutcome.REMARK,
+            sentence=f"Guesses hit {'as often as' if usual else 'more often than'} chance allows: "
+            f"at most {best.rate.hits:,} of {best.rate.trials:,} ({best.name}).",
         )
     ]
 
@@ -216,7 +197,7 @@ def _verdict(record: Record) -> Verdict:
     if best.rate.lower > record.false_positive_rate:
         return Verdict(
             kind=VerdictKind.DEMONSTRATED,
-            headline=_demonstrated_headline(record, best.rate.lower),
+            headline=_demonstrated_headline(record, best),
             lede=_rate_sentence(record, best),
             attack=best.name,
         )
@@ -245,19 +226,42 @@ def _one_trial(record: Record, best: AttackRecord) -> Verdict:
     )
 
 
-def _demonstrated_headline(record: Record, lower: float) -> str:
-    who = f"The {record.threat.attacker}"
+def _demonstrated_headline(record: Record, best: AttackRecord) -> str:
+    assert best.rate is not None
+    who, lower = f"The {record.threat.attacker}", best.rate.lower
+    noun, batch = record.space.noun, record.batch_size
+    shared = record.release if batch == 1 else f"{record.release} of {batch}"
+    if not _resembles(record, best):
+        return f"{who} can tell which {noun} is behind {shared}, without drawing it."
     if lower < 0.1:
         found = math.floor(lower * 1000) / 10 if lower >= 0.001 else lower * 100
         return (
             f"The {record.threat.attacker.split()[-1]} can redraw some records: at least "
             f"{found:.3g} in 100, where guessing finds {record.false_positive_rate * 100:.3g}."
         )
-    if record.batch_size > 1:
-        return (
-            f"{who} can redraw a {record.space.noun} from {record.release} of {record.batch_size}."
-        )
-    return f"{who} can redraw the {record.space.noun} behind {record.release}."
+    return f"{who} can redraw {'the' if batch == 1 else 'a'} {noun} behind {shared}."
+
+
+def _resembles(record: Record, best: AttackRecord) -> bool:
+    """Whether what the attack drew is closer to the secrets than what guesses drew.
+
+    A rank says that the release identifies the record, not that it was drawn: noise that leans
+    towards its secret has rank one too. Hits are compared, by their median distance.
+    """
+    allowed = allowed_rank(record.false_positive_rate, record.decoys)
+    hits = [o.trial for o in best.outcomes if o.rank <= allowed]
+    own = _median_distance(best, hits)
+    guessed = [_median_distance(a, hits) for a in record.attacks if a.guess and a.outcomes]
+    return not guessed or own < min(guessed)
+
+
+def _median_distance(attack: AttackRecord, trials: Sequence[int]) -> float:
+    """Median distance to the secret over some trials; nothing finite counts as far."""
+    chosen = set(trials)
+    found = [
+        NOTHING if o.distance is None else o.distance for o in attack.outcomes if o.trial in chosen
+    ]
+    return statistics.median(found) if found else NOTHING
 
 
 def _rate_sentence(record: Record, best: AttackRecord) -> str:

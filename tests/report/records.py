@@ -106,7 +106,6 @@ def attack_on(
                 distance=None if lost else distance,
                 decoy_distance=None if lost else float(gaps[0]),
                 nearest_decoy=None if lost else float(gaps.min()),
-                swapped_rank=int(rng.integers(1, DECOYS + 2)),
                 mse=None if lost else mse,
                 psnr=None if lost or pool.ndim == 2 else float(-10 * np.log10(mse + 1e-9)),
                 ssim=None if lost or pool.ndim == 2 else float(np.clip(1 - 3 * distance, -1, 1)),
@@ -126,7 +125,6 @@ def attack_on(
         for k in range(1, DECOYS + 2)
     ]
     below = CurvePoint(false_positive_rate=0.005, true_positive_rate=0.0)
-    swapped = sum((o.swapped_rank or 99) <= 1 for o in outcomes)
     enough = trials >= 368
     attack = AttackRecord(
         name=name,
@@ -136,7 +134,6 @@ def attack_on(
         settings={} if guess else {"steps": "1,200", "restarts": "8", "total_variation": "0.0001"},
         outcomes=tuple(outcomes),
         rate=rate_of(sum(r <= 1 for r in ranks), trials) if trials > 1 else None,
-        swapped=rate_of(swapped, trials) if trials > 1 else None,
         curve=(below, *curve) if trials > 1 else (),
         pooled=PooledRate(
             false_positive_rate=ALPHA,

@@ -99,9 +99,7 @@ def colour() -> Record:
 
 def too_few_decoys() -> Record:
     record = image_record(VerdictKind.NOT_DEMONSTRATED, trials=20)
-    attacks = tuple(
-        a.model_copy(update={"rate": None, "swapped": None, "curve": ()}) for a in record.attacks
-    )
+    attacks = tuple(a.model_copy(update={"rate": None, "curve": ()}) for a in record.attacks)
     return record.model_copy(update={"decoys": 40, "attacks": attacks})
 
 
@@ -140,8 +138,7 @@ def captured() -> Record:
         lede="",
     )
     bare = tuple(
-        a.model_copy(update={"outcomes": (), "rate": None, "swapped": None, "curve": ()})
-        for a in record.attacks
+        a.model_copy(update={"outcomes": (), "rate": None, "curve": ()}) for a in record.attacks
     )
     return record.model_copy(
         update={

@@ -9,10 +9,20 @@ import numpy as np
 import pytest
 
 import vestige.report as report
-from vestige.record import Candidate, Check, CheckOutcome, Claim, ColumnRecord, Picture, Record
+from vestige.record import (
+    Candidate,
+    Check,
+    CheckOutcome,
+    Claim,
+    ColumnRecord,
+    Failure,
+    Picture,
+    Record,
+)
 from vestige.report import render
 from vestige.report.features import original
 from vestige.report.pictures import data_uri, sprite_uri
+from vestige.verdicts import judge
 
 from .records import image_record
 from .states import STATES
@@ -262,11 +272,17 @@ def test_redaction_withholds_secrets_and_reconstructions(name: str) -> None:
     assert "label 7" not in page
 
 
-def test_decoys_stay_only_if_the_prior_is_public() -> None:
-    record = STATES["demonstrated"]()
-    assert Reader(render(record, redact=True)).all("img")
-    private = record.model_copy(update={"prior_public": False})
-    assert not Reader(render(private, redact=True)).all("img")
+def test_redacted_pages_show_no_record_at_all() -> None:
+    """Decoys come from the same pool as the secrets, so they are withheld too."""
+    assert not Reader(render(STATES["demonstrated"](), redact=True)).all("img")
+
+
+def test_redacted_pages_do_not_repeat_what_an_attack_said() -> None:
+    failure = Failure(attack="A", trial=3, message="ValueError: row 4711.", remedy="Mend it.")
+    record = STATES["invalid"]().model_copy(update={"failure": failure})
+    record = judge(record)
+    assert "4711" in render(record)
+    assert "4711" not in render(record, redact=True)
 
 
 def test_a_redacted_record_stays_redacted() -> None:

@@ -222,20 +222,17 @@ def rates(record: Record, lead: AttackRecord | None) -> Table:
 
 def otherwise(record: Record, lead: AttackRecord | None) -> Table:
     """The same attacks by other measures, and against secrets of other trials."""
-    chance = numbers.share(record.false_positive_rate)
     single = record.trials_finished == 1
     columns = [
         Column("SSIM" if single else "SSIM, median"),
         Column("Labels right"),
         Column("One threshold for all trials", number=False),
-        Column(f"Against another trial's secret (chance: {chance})", number=False),
     ]
     cells = [
         [
             median([o.ssim for o in a.outcomes]),
             label_accuracy(a.outcomes),
             numbers.EN_DASH if single else numbers.pooled_rate(a.pooled),
-            numbers.rate_with_limits(a.swapped) if a.swapped and not single else numbers.EN_DASH,
         ]
         for a in record.attacks
     ]

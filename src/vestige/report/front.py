@@ -132,8 +132,10 @@ def trials_note(record: Record) -> str:
         else drawn_how(record.space.shape),
     ]
     if record.redacted:
-        decoys = "" if record.prior_public else "; so are decoys, because the prior is not public"
-        sentences.append(f"A good reconstruction is the secret: both are withheld{decoys}.")
+        sentences.append(
+            "A good reconstruction is the secret: both are withheld, and so are decoys, which "
+            "come from the same records."
+        )
     return " ".join(s for s in sentences if s)
 
 

@@ -1,0 +1,175 @@
+"""Before an audit runs: whether its parts fit, which audit it is, whether its replay is right."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from vestige.errors import BadInput, VestigeError
+from vestige.observations import Attack
+from vestige.preflight import check_form, check_replay
+from vestige.rates import allowed_rank, decoys_needed
+from vestige.record import Check, CheckOutcome
+from vestige.record_parts import attack_settings
+from vestige.records import Prior, Records
+from vestige.trials import drawn, first_line, release_of
+
+if TYPE_CHECKING:
+    from vestige.audit import Audit
+
+
+def check_audit(audit: Audit) -> None:
+    """Say plainly what does not fit in an audit."""
+    if not 0 < audit.false_positive_rate < 1 or not 0 < audit.confidence < 1:
+        raise BadInput("false_positive_rate and confidence lie strictly between 0 and 1.")
+    _check_kinds(audit)
+    _check_model(audit)
+    _check_distance(audit)
+    for attack in audit.attacks:
+        if audit.victim.releases not in attack.reads:
+            raise BadInput(
+                f"{attack.name} cannot read a {audit.victim.releases.__name__}: choose an attack "
+                "that reads it ('vestige attacks' says what each reads)."
+            )
+    if audit.secrets.space != audit.prior.space:
+        raise BadInput("Secrets and prior describe different spaces: load them from one dataset.")
+    _check_pool(audit)
+    shared = set(audit.secrets.fingerprints()) & set(audit.prior.records.fingerprints())
+    if shared:
+        raise BadInput(
+            f"{len(shared)} records are in both secrets and prior: split one dataset with "
+            "Records.split, which keeps the parts disjoint."
+        )
+
+
+def _check_kinds(audit: Audit) -> None:
+    if not isinstance(audit.attacks, Sequence) or isinstance(audit.attacks, str):
+        raise BadInput("attacks is a list: write attacks=[InvertingGradients()].")
+    if not audit.attacks:
+        raise BadInput("An audit needs at least one attack: see 'vestige attacks'.")
+    for attack in audit.attacks:
+        if isinstance(attack, type):
+            raise BadInput(f"{attack.__name__} is a class: pass an object, {attack.__name__}().")
+        if not isinstance(attack, Attack):
+            raise BadInput(
+                f"{attack!r} is no attack: pass an object such as InvertingGradients() "
+                "('vestige attacks' lists them)."
+            )
+    if isinstance(audit.victim, type) or not hasattr(audit.victim, "releases"):
+        raise BadInput(
+            f"The victim is a {type(audit.victim).__name__}: say what your model releases, for "
+            "example SharedGradient(model)."
+        )
+    if not isinstance(audit.secrets, Records) or not isinstance(audit.prior, Prior):
+        raise BadInput("secrets are Records and prior is a Prior: write Prior(records).")
+
+
+def _check_model(audit: Audit) -> None:
+    model = audit.victim.simulator.model
+    if not any(p.requires_grad for p in model.parameters()):
+        raise BadInput("The model has no trainable parameter, so there is nothing to release.")
+    if any(p.is_meta for p in model.parameters()):
+        raise BadInput("The model has no weights (it is on the meta device): load them first.")
+    if not all(bool(p.isfinite().all()) for p in model.parameters()):
+        raise BadInput("The model's weights hold NaN or infinite values: load a sound model.")
+
+
+def _check_distance(audit: Audit) -> None:
+    some, others = audit.secrets.x[:2], audit.prior.records.x[:3]
+    try:
+        found = audit.distance(some, others)
+    except (RuntimeError, TypeError, ValueError, IndexError, VestigeError) as error:
+        raise BadInput(
+            f"The distance cannot compare these records, mend it: {first_line(error)}"
+        ) from error
+    if getattr(found, "shape", None) != (len(some), len(others)):
+        raise BadInput(
+            "The distance must return a tensor (k, n) for k candidates and n records, see "
+            "vestige.distances."
+        )
+
+
+def _check_pool(audit: Audit) -> None:
+    """Every trial needs a secret, its decoys of the same class, and the rest of the batch."""
+    count, space = audit.decoy_count, audit.secrets.space
+    if allowed_rank(audit.false_positive_rate, count) == 0:
+        raise BadInput(
+            f"{count} decoys cannot resolve a false_positive_rate of "
+            f"{audit.false_positive_rate:g}: it needs {decoys_needed(audit.false_positive_rate)}."
+        )
+    for label in audit.secrets.y.unique().tolist():
+        held = int((audit.secrets.y == label).sum())
+        if held <= count:
+            # Rounded up, so that the rate named here is one that works.
+            usable = math.ceil(1e4 / held) / 1e4
+            way_out = f", or set false_positive_rate to at least {usable:g}" if held > 1 else ""
+            raise BadInput(
+                f"The secrets hold {held} records of class {space.class_names[label]!r}, but every "
+                f"trial needs a secret and {count} decoys of its class: give more secrets{way_out}."
+            )
+    room = len(audit.secrets) - count
+    if not 1 <= audit.batch_size <= room:
+        raise BadInput(
+            f"A batch of {audit.batch_size} cannot be drawn from {len(audit.secrets)} secrets "
+            f"beside {count} decoys: choose a batch size in 1 … {room}, or give more secrets."
+        )
+
+
+def fingerprint(audit: Audit) -> str:
+    """Hash of everything that decides what a trial finds.
+
+    What code does is hashed by what it gives: one release, one distance. An attack is hashed by
+    its settings and not by its code, so that one that stopped can be mended and go on.
+    """
+    digest = hashlib.sha256()
+    described = {name: attack_settings(attack) for name, attack in audit.all_attacks.items()}
+    release = release_of(audit, drawn(audit, 0, 0).secret, 0, 0).release
+    sizes = {n: f"{float(t.double().norm()):.3g}" for n, t in release.tensors.items()}
+    some = audit.distance(audit.secrets.x[:2], audit.secrets.x[:3]).flatten().tolist()
+    model = audit.victim.simulator.model
+    facts = [audit.settings(), described, sizes, [f"{v:.4g}" for v in some], repr(model)]
+    digest.update(json.dumps(facts, sort_keys=True).encode())
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(
+            tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+        )
+    for records in (audit.secrets, audit.prior.records):
+        digest.update("".join(records.fingerprints()).encode())
+        digest.update(records.y.cpu().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def preflight_checks(audit: Audit, seed: int) -> tuple[Check, ...]:
+    """What suspects the audit before any attack runs."""
+    secret = drawn(audit, 0, seed).secret
+    release = release_of(audit, secret, 0, seed).release
+    simulator = audit.victim.simulator
+    checks = [
+        *check_form(simulator, release),
+        check_replay(simulator, release, secret, told="the victim's simulator"),
+    ]
+    known = audit.threat.public(audit.victim, audit.prior).simulator
+    if known != simulator:
+        seen = check_replay(known, release, secret, told="what the attacker was told")
+        if seen.outcome is not CheckOutcome.PASSED:
+            checks.append(
+                Check(
+                    outcome=CheckOutcome.REMARK,
+                    sentence="The attacker was not told everything, so its own replay differs. "
+                    + seen.sentence,
+                )
+            )
+    checks.append(
+        Check(
+            outcome=CheckOutcome.PASSED,
+            sentence="Secrets and prior share no record (by content hash). Every decoy comes from "
+            "the secrets' pool, has its secret's label, and is seen by no attacker.",
+        )
+    )
+    return tuple(checks)
