@@ -38,7 +38,7 @@ def imported(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("room", FORBIDDEN)
 def test_rooms_keep_to_themselves(room):
-    files = list((ROOT / room).glob("*.py"))
+    files = list((ROOT / room).rglob("*.py"))
     assert files
     for path in files:
         assert not imported(path) & FORBIDDEN[room], path.name

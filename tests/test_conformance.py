@@ -38,6 +38,14 @@ REAL = [cls for cls in ATTACKS if cls is not Guess]
 NULL_AUDITS = 200
 
 
+UNROLL = [cls for cls in REAL if "iterations" in {f.name for f in dataclasses.fields(cls)}]
+
+
+def thorough(cls):
+    """The attack with enough iterations for a small world."""
+    return cls(iterations=150) if cls in UNROLL else cls()
+
+
 def quick(cls, **changes):
     """The attack with few iterations: enough for form, too few for quality."""
     fields = {f.name for f in dataclasses.fields(cls)}
@@ -65,16 +73,16 @@ def test_is_a_documented_frozen_attack(cls):
 
 @pytest.mark.parametrize("cls", REAL)
 def test_recovers_the_secret_in_a_solvable_world(cls):
-    record = run(small_audit([cls(iterations=150)]), trials=12, seed=3)
+    record = run(small_audit([thorough(cls)]), trials=12, seed=3)
     assert record.verdict.kind is VerdictKind.DEMONSTRATED, record.verdict
     hits = record.attacks[0].rate.hits
     assert hits >= 10, f"{hits} of 12"
 
 
-@pytest.mark.parametrize("cls", REAL)
+@pytest.mark.parametrize("cls", UNROLL)
 def test_reads_an_update_in_a_solvable_world(cls):
     victim = FederatedUpdate(linear_network(), LocalTraining(steps=3, learning_rate=0.05))
-    record = run(small_audit([cls(iterations=150)], victim=victim), trials=12, seed=4)
+    record = run(small_audit([thorough(cls)], victim=victim), trials=12, seed=4)
     assert record.verdict.kind is VerdictKind.DEMONSTRATED, record.verdict
 
 
@@ -196,17 +204,19 @@ def test_accepts_a_saved_observation(cls, tmp_path):
     reconstruct = quick(cls).prepare(public, generator=stream(1, "prepare"))
     found = [reconstruct(o, stream(1, "attacker")).candidates for o in (observation, loaded)]
     assert torch.equal(*found)
-    assert found[0].shape == (2, 1, 4, 4)
+    assert found[0].shape[1:] == (1, 4, 4)
 
 
 @pytest.mark.parametrize("cls", ATTACKS)
 @pytest.mark.parametrize("batch_size", [1, 3])
-def test_returns_one_candidate_for_each_record(cls, batch_size):
+def test_returns_a_candidate_for_each_record(cls, batch_size):
     public, observation = observe(draws(batch_size, 9))
     found = quick(cls).prepare(public, generator=stream(1))(observation, stream(2))
-    assert found.checked(public.space).candidates.shape[0] == batch_size
+    count = found.checked(public.space).candidates.shape[0]
+    # A method that solves for records returns those it found.
+    assert count == batch_size if cls in UNROLL or cls is Guess else count <= batch_size
     assert torch.isfinite(found.candidates).all()
-    assert found.confidence is None or found.confidence.shape == (batch_size,)
+    assert found.confidence is None or found.confidence.shape == (count,)
 
 
 @pytest.mark.parametrize("cls", REAL)

@@ -15,6 +15,7 @@ _HOME = {
     "BadInput": "errors",
     "Column": "records",
     "DeepLeakage": "attacks",
+    "ExactInversion": "attacks",
     "FederatedUpdate": "victims",
     "Guess": "attacks",
     "HonestServer": "threats",
@@ -49,6 +50,7 @@ __all__ = [
     "BadInput",
     "Column",
     "DeepLeakage",
+    "ExactInversion",
     "FederatedUpdate",
     "GradientRelease",
     "Guess",
@@ -95,7 +97,7 @@ def __dir__() -> list[str]:
 
 if TYPE_CHECKING:
     from vestige import datasets, distances, networks
-    from vestige.attacks import DeepLeakage, Guess, InvertingGradients
+    from vestige.attacks import DeepLeakage, ExactInversion, Guess, InvertingGradients
     from vestige.audit import Audit, run
     from vestige.datasets import load
     from vestige.errors import BadInput, VestigeError

@@ -1,7 +1,8 @@
 """Attacks: one file is one published method; each is one line here."""
 
 from vestige.attacks.deep_leakage import DeepLeakage
+from vestige.attacks.exact_inversion import ExactInversion
 from vestige.attacks.guess import Guess
 from vestige.attacks.inverting_gradients import InvertingGradients
 
-__all__ = ["DeepLeakage", "Guess", "InvertingGradients"]
+__all__ = ["DeepLeakage", "ExactInversion", "Guess", "InvertingGradients"]

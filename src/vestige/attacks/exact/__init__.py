@@ -1,0 +1,1 @@
+"""Exact inversion of fully connected ReLU layers: pieces of the attack ``ExactInversion``."""

@@ -1,0 +1,94 @@
+"""Certificate of a recovered record, made without the secret.
+
+A record says which neurons it activates: the sign of W₀x + b₀. The gradient's factors say it too:
+a neuron's derivative L_r·q is nearer to what the next layer sends back than to zero. The two agree
+only where the record is right. Rows whose sent value is within a few noise units are not asked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from vestige.attacks.exact.noise import Factors
+from vestige.attacks.exact.propagation import Propagation
+
+# Measured on untrained and trained networks: right records agree on .994 of rows and more, wrong
+# ones on .81 and less.
+THRESHOLD = 0.95
+NOISE_UNITS = 6.0
+# Fewer rows than this cannot tell a right record from a lucky one.
+FEWEST_ROWS = 20
+# Mean squared error of a record of range one: 33 dB.
+LARGEST_ERROR = 5e-4
+
+
+@dataclass(frozen=True)
+class Explained:
+    """How the gradient's factors explain records.
+
+    sent (b, d₂), agreement of masks (b,), and the mean squared error (b,) that noise leaves.
+    """
+
+    sent: np.ndarray
+    agreement: np.ndarray
+    error: np.ndarray
+
+
+def explained(
+    network: Propagation,
+    factors: Factors,
+    outgoing: np.ndarray,
+    basis: np.ndarray,
+    x: np.ndarray,
+    ones: np.ndarray | None,
+) -> Explained:
+    """Fit mixing columns and loss vectors to records x (b, D), with a bias column if there is one.
+
+    outgoing (rows, k) = Wᵀ·basis in noise units; basis (d₂, k) spans the loss vectors.
+    """
+    count = len(x)
+    full = x if ones is None else np.hstack([x, ones[:, None]])
+    inside = full[:, factors.columns] / factors.column_scale
+    # [X 1]' = C·Vᵀ, hence mixing columns Q = C⁻¹; least squares where records are missing.
+    coordinates = inside @ factors.right.T
+    mixing = np.linalg.pinv(coordinates, rcond=1e-12)
+    active = network.hidden(x)[:, factors.rows] > 0
+    sent, agreement = np.zeros((count, basis.shape[0])), np.zeros(count)
+    for m in range(count):
+        size = np.linalg.norm(mixing[:, m])
+        if not np.isfinite(size) or size == 0:
+            continue
+        q = mixing[:, m] / size
+        derivative = factors.left @ q
+        gamma = _sent(outgoing, derivative, active[m])
+        back = outgoing @ gamma
+        clear = np.abs(back) > NOISE_UNITS
+        read = np.abs(derivative) > np.abs(derivative - back)
+        if clear.sum() >= min(FEWEST_ROWS, len(clear)):
+            agreement[m] = (read == active[m])[clear].mean()
+        sent[m] = basis @ gamma * size
+    # Entries of V have noise 1/S_i, and columns their scale.
+    noise = np.square(coordinates / factors.singular[: factors.rank]).sum(1)
+    error = noise * np.square(factors.column_scale).sum() / x.shape[1]
+    return Explained(sent, agreement, error)
+
+
+def certificates(
+    explanation: Explained, direction: np.ndarray, x: np.ndarray, doubt: float
+) -> np.ndarray:
+    """Certificate (b,) in [0, 1]: the weakest of three statements about a record.
+
+    Its masks agree; its own loss vector has the direction of the recovered one; and the noise
+    leaves an error 33 dB below its range, where noise is ``doubt`` times what the fit assumed.
+    """
+    span = np.ptp(x, axis=1)
+    allowed = LARGEST_ERROR * np.square(span) / np.maximum(doubt**2 * explanation.error, 1e-300)
+    return np.minimum(np.minimum(explanation.agreement, direction), np.minimum(allowed, 1.0))
+
+
+def _sent(outgoing: np.ndarray, derivative: np.ndarray, active: np.ndarray) -> np.ndarray:
+    if active.sum() < outgoing.shape[1]:
+        return np.zeros(outgoing.shape[1])
+    return np.linalg.lstsq(outgoing[active], derivative[active], rcond=1e-13)[0]

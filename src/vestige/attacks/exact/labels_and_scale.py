@@ -1,0 +1,94 @@
+"""Labels from loss vectors, the batch's divisor, and the scale of records without a bias.
+
+In a head of two layers the recovered vector is ∝ p − y: its single negative entry is the label
+(Pan et al. 2020, Section 4). In deeper ones the label is the one whose backpropagated p − y has
+the direction of the recovered vector.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import OptimizeResult, minimize_scalar
+
+from vestige.attacks.exact.propagation import Propagation
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """labels (b,), how well the loss vectors agree in direction (b,), and the divisor M of each."""
+
+    labels: np.ndarray
+    agreement: np.ndarray
+    divisor: np.ndarray
+
+
+def labelled(network: Propagation, x: np.ndarray, sent: np.ndarray) -> Labelled:
+    """Read labels of inputs x (b, D) from loss vectors (b, d₂): (p − y)/M, carried back."""
+    entering, logits = network.above(network.hidden(x))
+    possible = network.returned(entering, network.errors(logits))
+    cosine, ratio = _compared(possible, sent)
+    labels = _signed(network, sent)
+    if labels is None:
+        labels = cosine.argmax(1)
+    chosen = np.arange(len(x)), labels
+    return Labelled(labels, np.clip(cosine[chosen], 0, 1), ratio[chosen])
+
+
+def scaled(
+    network: Propagation, direction: np.ndarray, sent: np.ndarray, divisors: tuple[float, ...]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Find the factor s of each direction (b, D): p(s·x) − y = M·sent/s, and M among divisors.
+
+    Scaling x by s divides the loss vector that explains the same gradient by s.
+    """
+    hidden = direction @ network.weights[0].T
+    labels = _signed(network, sent)
+    size = np.maximum(np.linalg.norm(direction, axis=1), 1e-300)
+    grid = np.geomspace(1e-3, 1e5, 400)
+    best = np.full(len(direction), np.inf)
+    factors, found = np.ones(len(direction)), np.full(len(direction), divisors[0])
+    for m in range(len(direction)):
+        allowed = None if labels is None else labels[m]
+
+        def mismatch(factor: np.ndarray, divisor: float, m=m, allowed=allowed) -> np.ndarray:
+            entering, logits = network.above(factor[:, None] * hidden[m])
+            possible = network.returned(entering, network.errors(logits))
+            wanted = (divisor / factor)[:, None, None] * sent[m]
+            weight = np.linalg.norm(possible, axis=2) + np.linalg.norm(wanted, axis=2)
+            miss = np.linalg.norm(possible - wanted, axis=2) / np.maximum(weight, 1e-300)
+            return miss.min(1) if allowed is None else miss[:, allowed]
+
+        for divisor in divisors:
+            tried = mismatch(grid / size[m], divisor)
+            # Several dips are possible: refine the three deepest.
+            inner = np.flatnonzero((tried[1:-1] <= tried[:-2]) & (tried[1:-1] <= tried[2:])) + 1
+            for at in inner[np.argsort(tried[inner])][:3]:
+                low, high = np.log(grid[at - 1] / size[m]), np.log(grid[at + 1] / size[m])
+                done: OptimizeResult = minimize_scalar(  # type: ignore[assignment]
+                    lambda log, d=divisor: float(mismatch(np.exp([log]), d)[0]),
+                    bounds=(low, high),
+                    method="bounded",
+                    options={"xatol": 1e-12},
+                )
+                if done.fun < best[m]:
+                    best[m], factors[m], found[m] = done.fun, np.exp(done.x), divisor
+    return factors, found
+
+
+def _signed(network: Propagation, sent: np.ndarray) -> np.ndarray | None:
+    """Labels from signs in a head of two layers; None for deeper ones."""
+    if len(network.weights) > 2:
+        return None
+    if sent.shape[1] == 1:
+        return (sent[:, 0] < 0).astype(np.int64)
+    return sent.argmin(1)
+
+
+def _compared(possible: np.ndarray, sent: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Cosine and ratio of lengths of possible (b, o, d) and recovered (b, d) vectors."""
+    length = np.maximum(np.linalg.norm(possible, axis=2), 1e-300)
+    own = np.maximum(np.linalg.norm(sent, axis=1), 1e-300)[:, None]
+    inner = np.einsum("mod,md->mo", possible, sent)
+    return inner / length / own, length / own

@@ -1,0 +1,262 @@
+"""The fully connected part of a network and its gradient, as the exact methods read them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from vestige.errors import BadInput
+from vestige.observations import Release, UpdateRelease
+from vestige.simulation import Loss, Simulator, logits_of
+
+
+@dataclass(frozen=True)
+class DenseLayer:
+    """One linear layer: weight (out, in), bias (out,) or None, and their gradients."""
+
+    weight: Tensor
+    bias: Tensor | None
+    weight_gradient: Tensor
+    bias_gradient: Tensor | None
+
+
+@dataclass(frozen=True)
+class DenseHead:
+    """Linear layers with ReLU between them, from the first that sees the records (or the features
+    of a convolutional body) to the logits; cross-entropy, averaged over the batch.
+    """
+
+    layers: tuple[DenseLayer, ...]
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """What an exact method recovered of the inputs of the first layer.
+
+    inputs (b, in) with NaN rows where a record was not recovered, labels (b,) with −1 where
+    unknown, certificate (b,) in [0, 1] and certified (b,), both made without the secret.
+    ``reason`` says in a sentence why it stopped short, or is empty.
+    """
+
+    inputs: Tensor
+    labels: Tensor
+    certificate: Tensor
+    certified: Tensor
+    reason: str = ""
+
+
+# Sides of pictures that are tried where nobody says what a record looks like.
+USUAL_SIDES = (28, 32, 8, 16, 64, 224, 24, 25, 48, 96, 128, 256)
+
+
+def dense_head(
+    simulator: Simulator,
+    release: Release,
+    head: Sequence[str] | None = None,
+    *,
+    shape: tuple[int, ...] | None = None,
+    batch_size: int | None = None,
+) -> DenseHead:
+    """Find the linear layers with ReLU between them that end in the logits, and their gradients.
+
+    The network runs once on noise. Its last linear layer must give the logits; a linear layer
+    belongs to the head if the ReLU of its output is what the next one reads, whatever code is
+    between them. Gradients of a sum over the batch are divided by the batch size where it is told.
+
+    Parameters
+    ----------
+    simulator
+        The client's computation.
+    release
+        A gradient, or the update of one step of gradient descent.
+    head
+        Names of the linear layers, first layer first, instead of all that qualify.
+    shape
+        Shape of a record; without it usual ones are tried.
+    batch_size
+        Number of records, if it is known.
+    """
+    _check_loss(simulator.loss)
+    names = {id(m): n for n, m in simulator.network.named_modules() if isinstance(m, nn.Linear)}
+    if not names:
+        raise BadInput(
+            "The network has no fully connected layer (nn.Linear): exact inversion reads one's "
+            "gradient."
+        )
+    wanted = None if head is None else [_named(simulator.network, name) for name in head]
+    chain = _chain(simulator, shape, wanted)
+    if len(chain) < 2:
+        raise BadInput(
+            "The network's logits do not come from fully connected layers with ReLU between them: "
+            "exact inversion needs a hidden fully connected layer, then ReLU, before the last one."
+        )
+    factor = _factor(simulator, release, batch_size)
+    return DenseHead(tuple(_layer(module, names[id(module)], release, factor) for module in chain))
+
+
+@dataclass(frozen=True)
+class _Call:
+    """One use of a linear layer: what it read and what it gave."""
+
+    module: nn.Linear
+    read: Tensor
+    gave: Tensor
+
+
+def _chain(
+    simulator: Simulator, shape: tuple[int, ...] | None, wanted: list[nn.Linear] | None
+) -> list[nn.Linear]:
+    """Linear layers from the first of the head to the logits, by what flows between them."""
+    calls, logits = _observed(simulator, shape)
+    if not calls or not _same(calls[-1].gave, logits):
+        raise BadInput(
+            "The network's logits are not the output of its last fully connected layer: exact "
+            "inversion cannot read through what comes after it."
+        )
+    chain = [calls[-1]]
+    for call in reversed(calls[:-1]):
+        if not _same(torch.relu(call.gave), chain[0].read) or call.module in (
+            c.module for c in chain
+        ):
+            break
+        chain.insert(0, call)
+    found = [call.module for call in chain]
+    if wanted is None:
+        return found
+    if wanted != found[-len(wanted) :]:
+        raise BadInput(
+            "The layers named as head are not joined by ReLU up to the logits: name consecutive "
+            "fully connected layers that end with the last one."
+        )
+    return wanted
+
+
+def _observed(simulator: Simulator, shape: tuple[int, ...] | None) -> tuple[list[_Call], Tensor]:
+    """Run the network on noise and note every use of a linear layer."""
+    calls: list[_Call] = []
+
+    def note(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        if isinstance(module, nn.Linear):
+            calls.append(_Call(module, inputs[0].detach().clone(), output.detach().clone()))
+
+    linear = [m for m in simulator.network.modules() if isinstance(m, nn.Linear)]
+    hooks = [module.register_forward_hook(note) for module in linear]
+    generator = torch.Generator().manual_seed(0)
+    like = linear[0].weight
+    said = "nothing was tried"
+    try:
+        for tried in [shape] if shape is not None else _shapes(simulator.network):
+            calls.clear()
+            # Of both signs and many: a layer whose output happens to be positive is not a ReLU.
+            noise = torch.randn((16, *tried), generator=generator).to(like)
+            try:
+                with torch.no_grad():
+                    normalization = simulator.normalization
+                    inputs = noise if normalization is None else normalization(noise)
+                    return calls, logits_of(simulator.network(inputs))
+            except (RuntimeError, ValueError, TypeError, IndexError) as error:
+                said = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+    finally:
+        for hook in hooks:
+            hook.remove()
+    raise BadInput(f"The network could not be run on noise ({said[:200]}): give a record's shape.")
+
+
+def _shapes(network: nn.Module) -> Iterator[tuple[int, ...]]:
+    """Shapes a network may read, by its layers with weights: convolutions come before linear."""
+    modules = list(network.modules())
+    for module in modules:
+        if isinstance(module, (nn.Conv1d, nn.Conv2d)):
+            axes = len(module.kernel_size)
+            yield from ((module.in_channels, *(side,) * axes) for side in USUAL_SIDES)
+            break
+    for module in modules:
+        if isinstance(module, nn.Linear):
+            yield (module.in_features,)
+            for channels in (1, 3):
+                side = round((module.in_features / channels) ** 0.5)
+                if channels * side * side == module.in_features:
+                    yield channels, side, side
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors hold the same values, in any arrangement of the axes after the first."""
+    if one.numel() != other.numel() or len(one) != len(other):
+        return False
+    return torch.equal(one.flatten(1), other.flatten(1))
+
+
+def _named(network: nn.Module, name: str) -> nn.Linear:
+    try:
+        module = network.get_submodule(name)
+    except AttributeError as error:
+        raise BadInput(
+            f"The network has no layer {name!r}: use a name of named_modules."
+        ) from error
+    if not isinstance(module, nn.Linear):
+        raise BadInput(f"{name!r} is a {type(module).__name__}, not a fully connected layer.")
+    return module
+
+
+def _layer(module: nn.Linear, name: str, release: Release, factor: float) -> DenseLayer:
+    """Join a layer with its gradient."""
+
+    def gradient(part: str) -> Tensor:
+        full = f"{name}.{part}" if name else part
+        if full not in release.tensors:
+            raise BadInput(
+                f"The release holds no gradient of {full!r}: exact inversion needs those of all "
+                "fully connected layers of the head."
+            )
+        tensor, like = release.tensors[full].detach(), module.get_parameter(part)
+        if tensor.shape != like.shape:
+            raise BadInput(
+                f"The gradient of {full!r} has shape {tuple(tensor.shape)} where the layer has "
+                f"{tuple(like.shape)}."
+            )
+        return tensor if factor == 1 else tensor.double() * factor
+
+    bias = None if module.bias is None else module.bias.detach()
+    return DenseLayer(
+        module.weight.detach(),
+        bias,
+        gradient("weight"),
+        None if bias is None else gradient("bias"),
+    )
+
+
+def _factor(simulator: Simulator, release: Release, batch_size: int | None) -> float:
+    """What turns the released tensors into the gradient of the mean loss."""
+    factor = 1.0
+    if isinstance(release, UpdateRelease):
+        if simulator.local is None or simulator.local.steps != 1:
+            raise BadInput(
+                "The release is an update of several local steps: exact inversion reads one "
+                "gradient."
+            )
+        factor = -1 / simulator.local.learning_rate
+    if simulator.reduction == "sum" and batch_size is not None:
+        factor /= batch_size
+    return factor
+
+
+def _check_loss(loss: Loss) -> None:
+    """Try the loss on a few logits: its derivative must be softmax (or logistic) − target."""
+    logits = torch.tensor([[0.3, -1.2, 0.8], [2.0, 0.1, -0.4]], dtype=torch.float64)
+    targets = torch.eye(3, dtype=torch.float64)[:2]
+    for width, expected in (
+        (3, torch.softmax(logits, -1) - targets),
+        (1, torch.sigmoid(logits[:, :1]) - targets[:, 1:2]),
+    ):
+        given = logits[:, :width].clone().requires_grad_()
+        wanted = targets if width == 3 else targets[:, :2]
+        try:
+            (slope,) = torch.autograd.grad(loss(given, wanted).sum(), given)
+        except (RuntimeError, ValueError, IndexError):
+            continue
+        if slope.shape == expected.shape and torch.allclose(slope, expected, atol=1e-6):
+            return
+    raise BadInput("Exact inversion needs cross-entropy, and the loss is another one.")
