@@ -20,6 +20,8 @@ THRESHOLD = 0.95
 NOISE_UNITS = 6.0
 # Fewer rows than this cannot tell a right record from a lucky one.
 FEWEST_ROWS = 20
+# One minus the cosine of records that are copies of one another.
+SAME = 1e-9
 # Mean squared error of a record of range one: 33 dB.
 LARGEST_ERROR = 5e-4
 
@@ -69,6 +71,10 @@ def explained(
         if clear.sum() >= min(FEWEST_ROWS, len(clear)):
             agreement[m] = (read == active[m])[clear].mean()
         sent[m] = basis @ gamma * size
+    # A gradient of rank b holds b different records: of copies nothing is known.
+    unit = coordinates / np.maximum(np.linalg.norm(coordinates, axis=1, keepdims=True), 1e-300)
+    alike = np.abs(unit @ unit.T) - np.eye(count)
+    agreement[alike.max(1, initial=0) > 1 - SAME] = 0
     # Entries of V have noise 1/S_i, and columns their scale.
     noise = np.square(coordinates / factors.singular[: factors.rank]).sum(1)
     error = noise * np.square(factors.column_scale).sum() / x.shape[1]
@@ -76,16 +82,17 @@ def explained(
 
 
 def certificates(
-    explanation: Explained, direction: np.ndarray, x: np.ndarray, doubt: float
+    explanation: Explained, losses: np.ndarray, x: np.ndarray, doubt: float
 ) -> np.ndarray:
     """Certificate (b,) in [0, 1]: the weakest of three statements about a record.
 
-    Its masks agree; its own loss vector has the direction of the recovered one; and the noise
+    Its masks agree; its own loss vector is the recovered one (samples with nearly equal masks can
+    be mixed without a trace in the masks, but not in their losses); and the noise
     leaves an error 33 dB below its range, where noise is ``doubt`` times what the fit assumed.
     """
     span = np.ptp(x, axis=1)
     allowed = LARGEST_ERROR * np.square(span) / np.maximum(doubt**2 * explanation.error, 1e-300)
-    return np.minimum(np.minimum(explanation.agreement, direction), np.minimum(allowed, 1.0))
+    return np.minimum(np.minimum(explanation.agreement, losses), np.minimum(allowed, 1.0))
 
 
 def _sent(outgoing: np.ndarray, derivative: np.ndarray, active: np.ndarray) -> np.ndarray:

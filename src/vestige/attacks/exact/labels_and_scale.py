@@ -17,7 +17,11 @@ from vestige.attacks.exact.propagation import Propagation
 
 @dataclass(frozen=True)
 class Labelled:
-    """labels (b,), how well the loss vectors agree in direction (b,), and the divisor M of each."""
+    """labels (b,), how well the loss vectors agree (b,) in [0, 1], and the divisor M of each.
+
+    Agreement is one minus the relative distance between a record's own loss vector and M times
+    the recovered one, M being the batch's.
+    """
 
     labels: np.ndarray
     agreement: np.ndarray
@@ -33,7 +37,18 @@ def labelled(network: Propagation, x: np.ndarray, sent: np.ndarray) -> Labelled:
     if labels is None:
         labels = cosine.argmax(1)
     chosen = np.arange(len(x)), labels
-    return Labelled(labels, np.clip(cosine[chosen], 0, 1), ratio[chosen])
+    own, divisor = possible[chosen], ratio[chosen]
+    wanted = consensus(divisor, cosine[chosen]) * sent
+    size = np.maximum(np.linalg.norm(own, axis=1), 1e-300)
+    distance = np.linalg.norm(own - wanted, axis=1) / size
+    return Labelled(labels, np.clip(1 - distance, 0, 1), divisor)
+
+
+def consensus(divisors: np.ndarray, trust: np.ndarray) -> float:
+    """The batch's divisor: the median over the trusted records, whole where it nearly is."""
+    middle = float(np.median(divisors[trust >= min(0.9, trust.max())]))
+    near = round(middle)
+    return float(near) if near and abs(middle / near - 1) < 0.02 else middle
 
 
 def scaled(

@@ -20,7 +20,7 @@ import torch
 from vestige.attacks.exact.binary_rows import LARGEST_RANK, binary_rows, independent
 from vestige.attacks.exact.certificate import THRESHOLD, Explained, certificates, explained
 from vestige.attacks.exact.diagonalization import diagonalized
-from vestige.attacks.exact.labels_and_scale import labelled, scaled
+from vestige.attacks.exact.labels_and_scale import consensus, labelled, scaled
 from vestige.attacks.exact.layers import DenseHead, Recovered
 from vestige.attacks.exact.noise import Factors, Noise
 from vestige.attacks.exact.null_space import null_space, unknowns
@@ -222,9 +222,7 @@ class _Problem:
         trust: np.ndarray,
     ) -> np.ndarray:
         reading = self.reading
-        divisor = self.batch_size or float(np.median(divisors[trust >= min(0.9, trust.max())]))
-        near = round(divisor)
-        divisor = float(near) if near and abs(divisor / near - 1) < 0.2 else divisor
+        divisor = float(self.batch_size or consensus(divisors, trust))
         weight = np.zeros(self.factors.shape[0])
         weight[self.factors.rows] = 1 / self.factors.row_scale
         known = Known(reading.released, weight, reading.missing, reading.edge)
