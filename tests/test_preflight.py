@@ -106,18 +106,36 @@ def test_scaled_loss_without_a_known_batch():
     model = linear_network()
     simulator = SharedGradient(model).simulator
     gradient = SharedGradient(model).release(BATCH[:1], generator=stream(0))
-    assert check_alone(simulator, gradient, 1) == []
+    assert check_alone(simulator, gradient, 1, 3) == []
     scaled = GradientRelease({n: 1024 * t for n, t in gradient.tensors.items()})
-    assert "scaled" in check_alone(simulator, scaled, 1)[0].sentence
+    assert "scaled" in check_alone(simulator, scaled, 1, 3)[0].sentence
 
 
 def test_update_without_a_known_batch():
     model = linear_network()
     simulator = SharedGradient(model).simulator
     update = FederatedUpdate(model, LocalTraining(1, 0.1)).release(BATCH[:1], generator=stream(0))
-    found = check_alone(simulator, GradientRelease(update.tensors), 1)
+    found = check_alone(simulator, GradientRelease(update.tensors), 1, 3)
     assert "update" in found[0].sentence
-    assert check_alone(simulator, UpdateRelease(update.tensors), 1) == []
+    assert check_alone(simulator, UpdateRelease(update.tensors), 1, 3) == []
+
+
+def test_head_registered_before_the_body_is_found():
+    """The layer that makes the logits is known by its size, not by where it stands."""
+
+    class Reversed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = nn.Linear(8, 3)
+            self.body = nn.Linear(16, 8)
+
+        def forward(self, x):
+            return self.head(self.body(x.flatten(1)).relu())
+
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        victim = SharedGradient(Reversed())
+    assert check_alone(victim.simulator, released(victim), 4, 3) == []
 
 
 def test_dead_layers_and_frozen_parameters():

@@ -75,7 +75,7 @@ def invert(
                 "reads it ('vestige attacks' says what each reads)."
             )
     checks = check_form(public.simulator, release)
-    checks += check_alone(public.simulator, release, observation.hints.batch_size)
+    checks += check_alone(public.simulator, release, observation.hints.batch_size, public.classes)
     if reference is not None:
         checks.append(check_replay(public.simulator, release, reference))
     started, cpu = datetime.now(UTC).isoformat(timespec="seconds"), time.process_time()

@@ -83,13 +83,15 @@ def check_form(simulator: Simulator, release: Release) -> list[Check]:
     return checks
 
 
-def check_alone(simulator: Simulator, release: Release, batch_size: int | None) -> list[Check]:
+def check_alone(
+    simulator: Simulator, release: Release, batch_size: int | None, classes: int
+) -> list[Check]:
     """What a release of unknown records says about its own scale and kind.
 
     For cross-entropy the head's bias gradient is the mean of p − y: its negative entries are
     labels, at most one for each record, and add up to at least −1.
     """
-    name = head_bias(simulator)
+    name = head_bias(simulator, classes)
     if name is None or name not in release.tensors or simulator.loss is not cross_entropy:
         return []
     bias = release.tensors[name].detach().double().cpu()
@@ -193,12 +195,12 @@ def agreement(
     return float(sent @ made / (norms[0] * norms[1])), float(norms[0] / norms[1])
 
 
-def head_bias(simulator: Simulator) -> str | None:
-    """Name of the bias of the last linear layer, if it has one."""
-    heads = [n for n, m in simulator.network.named_modules() if isinstance(m, nn.Linear)]
-    if not heads:
+def head_bias(simulator: Simulator, classes: int) -> str | None:
+    """Name of the bias of the layer that makes the logits, if it has one."""
+    found = simulator.logit_layer(classes)
+    if found is None:
         return None
-    name = f"{heads[-1]}.bias" if heads[-1] else "bias"
+    name = f"{found[0]}.bias" if found[0] else "bias"
     return name if name in simulator.parameters else None
 
 

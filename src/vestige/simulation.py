@@ -135,6 +135,16 @@ class Simulator:
         linear = [m for m in self.network.modules() if isinstance(m, nn.Linear)]
         return linear[-1].out_features if linear else None
 
+    def logit_layer(self, classes: int) -> tuple[str, nn.Linear] | None:
+        """Name and module of the layer that makes the logits: the last linear one that fits."""
+        sizes = (classes, 1) if classes == 2 else (classes,)
+        found = [
+            (name, module)
+            for name, module in self.network.named_modules()
+            if isinstance(module, nn.Linear) and module.out_features in sizes
+        ]
+        return found[-1] if found else None
+
     def outputs(self, x: Tensor, parameters: Mapping[str, Tensor] | None = None) -> Tensor:
         """Logits (n, classes) of records in their own space."""
         inputs = x if self.normalization is None else self.normalization(x)

@@ -24,18 +24,13 @@ PRIOR_RECORDS = 1024
 
 def last_linear(simulator: Simulator, classes: int) -> tuple[str, nn.Linear]:
     """Name and module of the layer that makes the logits: the last linear one that fits."""
-    sizes = (classes, 1) if classes == 2 else (classes,)
-    found = [
-        (name, module)
-        for name, module in simulator.network.named_modules()
-        if isinstance(module, nn.Linear) and module.out_features in sizes
-    ]
-    if not found:
+    found = simulator.logit_layer(classes)
+    if found is None:
         raise BadInput(
             f"The model has no linear layer with {classes} outputs, so labels cannot be read off "
             "its gradient: tell the attacker the labels."
         )
-    return found[-1]
+    return found
 
 
 def infer_labels(public: Public, release: Release, batch_size: int) -> Tensor:
