@@ -108,8 +108,7 @@ def _statistical_checks(record: Record) -> list[Check]:
         checks.append(
             Check(
                 outcome=CheckOutcome.PASSED,
-                sentence=f"{'The attack' if named == 1 else f'All {count_word(named)} attacks'} "
-                f"ran on all {record.trials_planned:,} trials.",
+                sentence=f"{_who_ran(named)} ran on all {record.trials_planned:,} trials.",
             )
         )
     if allowed_rank(alpha, record.decoys) == 0:
@@ -135,6 +134,11 @@ def _statistical_checks(record: Record) -> list[Check]:
             )
         checks.extend(Check(outcome=CheckOutcome.REMARK, sentence=r) for r in attack.remarks)
     return checks
+
+
+def _who_ran(count: int) -> str:
+    few = {1: "The attack", 2: "Both attacks"}
+    return few.get(count, f"All {count_word(count)} attacks")
 
 
 def _guess_checks(record: Record) -> list[Check]:

@@ -151,7 +151,7 @@ def intro(record: Record) -> str:
     few = numbers.one_in(record.false_positive_rate).replace(" ", numbers.NO_BREAK)
     return (
         f"Each reconstruction is compared with its secret and with {decoys}: other records, "
-        "drawn from the prior under the same hints. A hit is closer to its secret than to all "
+        "of the same class that no attacker sees. A hit is closer to its secret than to all "
         f"but {few} of them. If the release gave nothing "
         f"away, {numbers.share(record.false_positive_rate)} would be hits."
     )

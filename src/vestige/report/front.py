@@ -110,7 +110,7 @@ def arrays(record: Record) -> tuple[DotArray, ...]:
     attack = strongest(record)
     if attack is None or attack.rate is None or attack.rate.trials < 2:
         return ()
-    drawn = [rate_array(attack.rate, "redrawn by the strongest attack")]
+    drawn = [rate_array(attack.rate, "came back under the strongest attack")]
     if record.claim is not None and record.verdict.kind is VerdictKind.CLAIM_REFUTED:
         drawn.append(share_array(record.claim.rate, f"at most, says {claim_source(record)}"))
     drawn.append(share_array(record.false_positive_rate, "by guessing with the same hints"))
