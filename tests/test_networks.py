@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import nn
 
+from vestige.deep_networks import alexnet, resnet18, vgg11
 from vestige.errors import BadInput
-from vestige.networks import convnet, lenet, mlp, resnet
+from vestige.networks import convnet, lenet, lenet5, mlp, resnet
 from vestige.records import Column, ImageSpace, Space, TableSpace
 from vestige.simulation import Simulator, one_hot
 
@@ -134,8 +135,8 @@ def test_initialisation_has_torchs_spread():
     weight = layer.get_parameter("weight").detach()
     assert limit * 0.99 < float(weight.abs().max()) <= limit
     with torch.random.fork_rng():
-        torchs = nn.Linear(784, 200).weight.detach()
-    assert abs(float(weight.std() - torchs.std())) < 1e-3
+        theirs = nn.Linear(784, 200).weight.detach()
+    assert abs(float(weight.std()) - float(theirs.std())) < 1e-3
 
 
 def test_fresh_batch_norm_keeps_no_leftovers():
@@ -162,7 +163,76 @@ def test_resnet_20_has_the_published_size():
     assert sum(parameter.numel() for parameter in model.parameters()) == 269_722 + 2_560 + 192
 
 
-@pytest.mark.parametrize("network", [convnet, lenet, resnet])
+DEEP = {
+    "vgg11": lambda space, **more: vgg11(space, width=8, hidden=(32,), **more),
+    "vgg11 with batch norm": lambda space, **more: vgg11(
+        space, width=8, hidden=(32,), batch_norm=True, **more
+    ),
+    "alexnet": lambda space, **more: alexnet(space, width=8, hidden=(32,), **more),
+    "resnet18": lambda space, **more: resnet18(space, width=8, **more),
+}
+
+
+@pytest.mark.parametrize("size", [(1, 28, 28), (3, 32, 32), (1, 25, 13)])
+@pytest.mark.parametrize("network", [*DEEP.values(), lenet5], ids=[*DEEP, "lenet5"])
+def test_deep_networks_give_logits_from_their_generator_alone(network, size):
+    space = pictures(*size)
+    before = torch.get_rng_state()
+    model = network(space, generator=seeded(5))
+    assert torch.equal(before, torch.get_rng_state())
+    assert same(model, network(space, generator=seeded(5)))
+    logits = model(some(space))
+    assert logits.shape == (4, 3)
+    assert torch.isfinite(logits).all()
+    assert float(logits.detach().std(0).mean()) > 1e-4
+
+
+@pytest.mark.parametrize("network", [*DEEP.values(), lenet5], ids=[*DEEP, "lenet5"])
+def test_deep_networks_differentiate_twice(network):
+    space = pictures(1, 16, 16)
+    simulator = Simulator(network(space))
+    x = some(space, 2).requires_grad_()
+    gradient = simulator(x, one_hot(torch.tensor([0, 1]), 3))
+    (second,) = torch.autograd.grad(sum(g.square().sum() for g in gradient.values()), x)
+    assert torch.isfinite(second).all()
+    assert float(second.abs().max()) > 0
+
+
+def test_deep_networks_have_the_published_sizes():
+    space = ImageSpace(3, 32, 32, tuple("0123456789"))
+
+    def convolutions(model: nn.Module) -> list[tuple[int, int]]:
+        found = [m for m in model.modules() if isinstance(m, nn.Conv2d) and m.kernel_size[0] > 1]
+        return [(m.in_channels, m.out_channels) for m in found]
+
+    wide = convolutions(vgg11(space, hidden=(16,)))
+    assert [after for _, after in wide] == [64, 128, 256, 256, 512, 512, 512, 512]
+    model = resnet18(space)
+    assert len(convolutions(model)) == 17
+    # torchvision's 11,181,642 for ten classes, less 7×7 and plus 3×3 filters in the first layer.
+    assert sum(p.numel() for p in model.parameters()) == 11_181_642 - 9_408 + 1_728
+    assert [after for _, after in convolutions(alexnet(space, hidden=(16,)))] == [
+        64,
+        192,
+        384,
+        256,
+        256,
+    ]
+
+
+def test_lenet_heads():
+    def linear(model: nn.Module) -> list[int]:
+        return [m.in_features for m in model.modules() if isinstance(m, nn.Linear)]
+
+    mnist = ImageSpace(1, 28, 28, tuple("0123456789"))
+    assert linear(lenet5(mnist, hidden=(256, 84))) == [400, 256, 84]
+    assert linear(lenet5(ImageSpace(3, 32, 32, CLASSES))) == [400, 120, 84]
+    assert linear(lenet(mnist, hidden=(256, 84), activation=nn.ReLU)) == [588, 256, 84]
+    with pytest.raises(BadInput, match="12×12"):
+        lenet5(pictures(1, 8, 8))
+
+
+@pytest.mark.parametrize("network", [convnet, lenet, lenet5, resnet, vgg11, alexnet, resnet18])
 def test_tables_are_refused(network):
     with pytest.raises(BadInput, match="use mlp"):
         network(TABLE)
@@ -175,6 +245,8 @@ def test_tables_are_refused(network):
         lambda: convnet(pictures(), width=0),
         lambda: resnet(pictures(), depth=9),
         lambda: resnet(pictures(), width=0),
+        lambda: lenet(pictures(), hidden=(0,)),
+        lambda: vgg11(pictures(), width=0),
         lambda: mlp(ImageSpace(1, 8, 8, ())),
         lambda: mlp(pictures(), activation=lambda: nn.LayerNorm(200)),
     ],

@@ -16,6 +16,7 @@ _HOME = {
     "Column": "records",
     "DeepLeakage": "attacks",
     "ExactInversion": "attacks",
+    "FeatureInversion": "attacks",
     "FederatedUpdate": "victims",
     "Guess": "attacks",
     "HonestServer": "threats",
@@ -51,6 +52,7 @@ __all__ = [
     "Column",
     "DeepLeakage",
     "ExactInversion",
+    "FeatureInversion",
     "FederatedUpdate",
     "GradientRelease",
     "Guess",
@@ -97,7 +99,13 @@ def __dir__() -> list[str]:
 
 if TYPE_CHECKING:
     from vestige import datasets, distances, networks
-    from vestige.attacks import DeepLeakage, ExactInversion, Guess, InvertingGradients
+    from vestige.attacks import (
+        DeepLeakage,
+        ExactInversion,
+        FeatureInversion,
+        Guess,
+        InvertingGradients,
+    )
     from vestige.audit import Audit, run
     from vestige.datasets import load
     from vestige.errors import BadInput, VestigeError

@@ -104,6 +104,7 @@ def convnet(
 def lenet(
     space: Space,
     *,
+    hidden: Sequence[int] = (),
     activation: Activation = nn.Sigmoid,
     generator: torch.Generator | None = None,
 ) -> nn.Sequential:
@@ -118,8 +119,10 @@ def lenet(
     ----------
     space
         What a picture looks like; tables are refused.
+    hidden
+        Units of fully connected layers between the convolutions and the logits; none in the paper.
     activation
-        Makes the activation that follows every convolution.
+        Makes the activation that follows every convolution and every hidden layer.
     generator
         Where the parameters are drawn from; one with seed 0 if none is given.
     """
@@ -135,10 +138,62 @@ def lenet(
             nn.Conv2d(12, 12, 5, stride=1, padding=2),
             activation(),
             nn.Flatten(),
-            nn.Linear(12 * height * across, _classes(space)),
+            *_dense((12 * height * across, *hidden, _classes(space)), activation),
         )
 
     return _initialised(build, _half, generator)
+
+
+def lenet5(
+    space: Space,
+    *,
+    hidden: Sequence[int] = (120, 84),
+    pooling: Callable[[int], nn.Module] = nn.MaxPool2d,
+    activation: Activation = nn.ReLU,
+    generator: torch.Generator | None = None,
+) -> nn.Sequential:
+    """LeNet-5 of LeCun et al., "Gradient-Based Learning Applied to Document Recognition" (1998).
+
+    Two 5×5 convolutions with 6 and 16 channels, each pooled 2×2, and fully connected layers, with
+    the ReLU and the maxima of Pan et al. (2020), whose text says 6×6 for the first. Pictures of
+    28×28 are padded, so that 400 features enter the fully connected part.
+
+    Parameters
+    ----------
+    space
+        What a picture looks like, 12×12 or larger; tables are refused.
+    hidden
+        Units of the hidden fully connected layers.
+    pooling
+        Makes the layer that halves the picture, such as ``torch.nn.AvgPool2d``.
+    activation
+        Makes the activation that follows every layer but the last.
+    generator
+        Where the parameters are drawn from; one with seed 0 if none is given.
+    """
+    picture = _pictures(space, "lenet5")
+    padding = 0 if min(picture.height, picture.width) >= 32 else 2
+    height, across = (
+        ((side + 2 * padding - 4) // 2 - 4) // 2 for side in (picture.height, picture.width)
+    )
+    if min(height, across) < 1:
+        raise BadInput(
+            f"A lenet5 needs pictures of at least 12×12, not {picture.height}×{picture.width}."
+        )
+
+    def build() -> nn.Sequential:
+        return nn.Sequential(
+            nn.Conv2d(picture.channels, 6, 5, padding=padding),
+            activation(),
+            pooling(2),
+            nn.Conv2d(6, 16, 5),
+            activation(),
+            pooling(2),
+            nn.Flatten(),
+            *_dense((16 * height * across, *hidden, _classes(space)), activation),
+        )
+
+    return _initialised(build, _default, generator)
 
 
 class ResidualBlock(nn.Module):
@@ -217,6 +272,16 @@ def resnet(
         )
 
     return _initialised(build, _he, generator)
+
+
+def _dense(sizes: Sequence[int], activation: Activation) -> list[nn.Module]:
+    """Linear layers of these sizes with activations between them."""
+    if min(sizes) < 1:
+        raise BadInput(f"Hidden layers need at least one unit each, not {tuple(sizes[1:-1])}.")
+    layers: list[nn.Module] = []
+    for before, after in itertools.pairwise(sizes):
+        layers += [nn.Linear(before, after), activation()]
+    return layers[:-1]
 
 
 def _convolution(

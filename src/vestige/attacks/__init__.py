@@ -2,7 +2,8 @@
 
 from vestige.attacks.deep_leakage import DeepLeakage
 from vestige.attacks.exact_inversion import ExactInversion
+from vestige.attacks.feature_inversion import FeatureInversion
 from vestige.attacks.guess import Guess
 from vestige.attacks.inverting_gradients import InvertingGradients
 
-__all__ = ["DeepLeakage", "ExactInversion", "Guess", "InvertingGradients"]
+__all__ = ["DeepLeakage", "ExactInversion", "FeatureInversion", "Guess", "InvertingGradients"]

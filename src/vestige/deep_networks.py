@@ -1,0 +1,141 @@
+"""The deep reference networks of reconstruction papers, in the form for small pictures.
+
+As in ``networks``: plain modules from records (n, *shape) to logits (n, classes), every parameter
+drawn from the given generator. Published for 224×224 pictures; here strides and pooling are those
+usual for 32×32, so that enough of a small picture is left for the fully connected part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from vestige.networks import (
+    ResidualBlock,
+    _classes,
+    _convolution,
+    _dense,
+    _he,
+    _initialised,
+    _pictures,
+)
+from vestige.records import Space
+
+# Simonyan and Zisserman 2015, Table 1, column A; 0 is a pooling.
+VGG11 = (64, 0, 128, 0, 256, 256, 0, 512, 512, 0, 512, 512, 0)
+
+
+def vgg11(
+    space: Space,
+    *,
+    width: int = 64,
+    hidden: Sequence[int] = (4096,),
+    batch_norm: bool = False,
+    generator: torch.Generator | None = None,
+) -> nn.Sequential:
+    """VGG-11 of Simonyan and Zisserman, "Very Deep Convolutional Networks" (2015), column A.
+
+    The fully connected part is that of Pan et al. (2020): one hidden layer of 4096 units where the
+    original has two. Poolings stop when the picture is down to one pixel. No dropout.
+
+    Parameters
+    ----------
+    space
+        What a picture looks like; tables are refused.
+    width
+        Channels of the first convolution, 64 as published; all others are multiples of it.
+    hidden
+        Units of the hidden fully connected layers.
+    batch_norm
+        Whether a batch norm follows every convolution.
+    generator
+        Where the parameters are drawn from; one with seed 0 if none is given.
+    """
+    picture = _pictures(space, "vgg11", width)
+
+    def build() -> nn.Sequential:
+        layers: list[nn.Module] = []
+        before, height, across = picture.channels, picture.height, picture.width
+        for channels in VGG11:
+            if channels:
+                after = channels * width // 64
+                layers += [
+                    _convolution(before, after, 3, stride=1, batch_norm=batch_norm),
+                    nn.ReLU(),
+                ]
+                before = after
+            elif min(height, across) >= 2:
+                layers.append(nn.MaxPool2d(2))
+                height, across = height // 2, across // 2
+        features = before * height * across
+        head = _dense((features, *hidden, _classes(space)), nn.ReLU)
+        return nn.Sequential(*layers, nn.Flatten(), *head)
+
+    return _initialised(build, _he, generator)
+
+
+def alexnet(
+    space: Space,
+    *,
+    width: int = 64,
+    hidden: Sequence[int] = (4096,),
+    generator: torch.Generator | None = None,
+) -> nn.Sequential:
+    """AlexNet of Krizhevsky, "One weird trick" (2014), with 3×3 filters for small pictures.
+
+    Five convolutions of 1, 3, 6, 4 and 4 times the width, pooled after the first, second and fifth;
+    the hidden layer of 4096 units is that of Pan et al. (2020). Parameters as in ``vgg11``.
+    """
+    picture = _pictures(space, "alexnet", width)
+
+    def build() -> nn.Sequential:
+        layers: list[nn.Module] = []
+        before, height, across = picture.channels, picture.height, picture.width
+        for times, pooled in ((1, True), (3, True), (6, False), (4, False), (4, True)):
+            layers += [nn.Conv2d(before, times * width, 3, padding=1), nn.ReLU()]
+            before = times * width
+            if pooled and min(height, across) >= 2:
+                layers.append(nn.MaxPool2d(2))
+                height, across = height // 2, across // 2
+        head = _dense((before * height * across, *hidden, _classes(space)), nn.ReLU)
+        return nn.Sequential(*layers, nn.Flatten(), *head)
+
+    return _initialised(build, _he, generator)
+
+
+def resnet18(
+    space: Space,
+    *,
+    width: int = 64,
+    hidden: Sequence[int] = (),
+    batch_norm: bool = True,
+    generator: torch.Generator | None = None,
+) -> nn.Sequential:
+    """ResNet-18 of He et al., "Deep Residual Learning" (2016), Table 1, for small pictures.
+
+    Four stages of two blocks with 1, 2, 4 and 8 times the width. The first convolution is 3×3 with
+    stride 1 and no pooling follows it. The head is one linear layer, as in Pan et al. (2020),
+    Section 8.6; ``hidden`` adds layers to it. Parameters as in ``vgg11``.
+    """
+    picture = _pictures(space, "resnet18", width)
+
+    def build() -> nn.Sequential:
+        blocks: list[nn.Module] = []
+        before = width
+        for stage in range(4):
+            for block in range(2):
+                stride, after = (2 if stage > 0 and block == 0 else 1), width * 2**stage
+                blocks.append(ResidualBlock(before, after, stride=stride, batch_norm=batch_norm))
+                before = after
+        return nn.Sequential(
+            _convolution(picture.channels, width, 3, stride=1, batch_norm=batch_norm),
+            nn.ReLU(),
+            *blocks,
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            *_dense((before, *hidden, _classes(space)), nn.ReLU),
+        )
+
+    return _initialised(build, _he, generator)
