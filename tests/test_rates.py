@@ -1,4 +1,4 @@
-"""Rates against their closed forms, THEORY's anchors and simulated truth."""
+"""Rates against their closed forms, anchor values and simulated truth."""
 
 from __future__ import annotations
 
