@@ -13,13 +13,13 @@ import torch
 from torch import nn
 
 from vestige.networks import (
-    ResidualBlock,
     _classes,
     _convolution,
     _dense,
     _he,
     _initialised,
     _pictures,
+    residual_body,
 )
 from vestige.records import Space
 
@@ -122,20 +122,7 @@ def resnet18(
     picture = _pictures(space, "resnet18", width)
 
     def build() -> nn.Sequential:
-        blocks: list[nn.Module] = []
-        before = width
-        for stage in range(4):
-            for block in range(2):
-                stride, after = (2 if stage > 0 and block == 0 else 1), width * 2**stage
-                blocks.append(ResidualBlock(before, after, stride=stride, batch_norm=batch_norm))
-                before = after
-        return nn.Sequential(
-            _convolution(picture.channels, width, 3, stride=1, batch_norm=batch_norm),
-            nn.ReLU(),
-            *blocks,
-            nn.AdaptiveAvgPool2d(1),
-            nn.Flatten(),
-            *_dense((before, *hidden, _classes(space)), nn.ReLU),
-        )
+        body, features = residual_body(picture.channels, width, 2, 4, batch_norm)
+        return nn.Sequential(*body, *_dense((features, *hidden, _classes(space)), nn.ReLU))
 
     return _initialised(build, _he, generator)

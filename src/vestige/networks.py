@@ -222,6 +222,26 @@ class ResidualBlock(nn.Module):
         return torch.relu(self.residual(x) + self.shortcut(x))
 
 
+def residual_body(
+    channels: int, width: int, blocks: int, stages: int, batch_norm: bool
+) -> tuple[list[nn.Module], int]:
+    """Layers of a residual network up to its pooled features, and how many features there are.
+
+    Every stage after the first halves the picture and doubles the width.
+    """
+    body: list[nn.Module] = [
+        _convolution(channels, width, 3, stride=1, batch_norm=batch_norm),
+        nn.ReLU(),
+    ]
+    before = width
+    for stage in range(stages):
+        for block in range(blocks):
+            stride, after = (2 if stage > 0 and block == 0 else 1), width * 2**stage
+            body.append(ResidualBlock(before, after, stride=stride, batch_norm=batch_norm))
+            before = after
+    return [*body, nn.AdaptiveAvgPool2d(1), nn.Flatten()], before
+
+
 def resnet(
     space: Space,
     *,
@@ -254,22 +274,8 @@ def resnet(
         raise BadInput(f"A resnet's depth is 8, 14, 20 or another 6·n + 2, not {depth}.")
 
     def build() -> nn.Sequential:
-        blocks: list[nn.Module] = []
-        before = width
-        for stage in range(3):
-            for block in range((depth - 2) // 6):
-                stride = 2 if stage > 0 and block == 0 else 1
-                after = width * 2**stage
-                blocks.append(ResidualBlock(before, after, stride=stride, batch_norm=batch_norm))
-                before = after
-        return nn.Sequential(
-            _convolution(picture.channels, width, 3, stride=1, batch_norm=batch_norm),
-            nn.ReLU(),
-            *blocks,
-            nn.AdaptiveAvgPool2d(1),
-            nn.Flatten(),
-            nn.Linear(before, _classes(space)),
-        )
+        body, features = residual_body(picture.channels, width, (depth - 2) // 6, 3, batch_norm)
+        return nn.Sequential(*body, nn.Linear(features, _classes(space)))
 
     return _initialised(build, _he, generator)
 
