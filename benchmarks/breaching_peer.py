@@ -1,4 +1,4 @@
-"""Drives breaching 0.1.2, so that gradient_inversion.py can compare on identical gradients.
+"""Drives breaching 0.1.2, so that other benchmarks can compare on identical gradients.
 
 Breaching wants torchvision for datasets and model zoos that no attack needs; where torchvision is
 not importable a stand-in takes its place. Labels and full metadata are passed in, total variation
@@ -16,9 +16,12 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+ABSENT = "breaching is not installed: not compared"
 
 
 def available() -> bool:
@@ -77,45 +80,14 @@ def reconstruct(
     Breaching draws from torch's global state, which is seeded inside a fork of it. An evaluation is
     one gradient of the objective: an iteration of its L-BFGS makes up to twenty-five.
     """
-    breaching = _import_breaching()
-    from omegaconf import OmegaConf
-
-    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-        warnings.simplefilter("ignore")
-        config = breaching.get_attack_config(attack)
-    OmegaConf.set_struct(config, False)
+    config = _config(attack)
     config.optim.max_iterations = iterations
     config.optim.callback = iterations + 1
     config.restarts.num_trials = restarts
     if attack == "invertinggradients":
         config.regularization.total_variation.scale = 0.0
-    settings = OmegaConf.create(
-        {
-            "shape": list(shape),
-            "mean": [0.0] * shape[0],
-            "std": [1.0] * shape[0],
-            "classes": classes,
-            "modality": "vision",
-            "task": "classification",
-        }
-    )
-    loss = nn.CrossEntropyLoss()
-    setup = {"dtype": torch.float32, "device": torch.device("cpu")}
-    attacker = breaching.attacks.prepare_attack(model, loss, config, setup)
-    parameters = [parameter.detach() for parameter in model.parameters()]
-    payload = [{"parameters": parameters, "buffers": list(model.buffers()), "metadata": settings}]
-    shared = [
-        {
-            "gradients": [gradient[name] for name, _ in model.named_parameters()],
-            "buffers": None,
-            "metadata": {
-                "num_data_points": batch_size,
-                "labels": labels,
-                "local_hyperparams": None,
-                "data_key": "inputs",
-            },
-        }
-    ]
+    attacker = _attacker(model, config)
+    exchanged = _exchanged(model, gradient, labels, shape, batch_size, classes)
     evaluations = 0
     forward = type(attacker.objective).forward
 
@@ -128,6 +100,79 @@ def reconstruct(
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         before = time.process_time()
-        found, _ = attacker.reconstruct(payload, shared, {})
+        found, _ = attacker.reconstruct(*exchanged, {})
         seconds = time.process_time() - before
     return found["data"].detach().clamp(0, 1), seconds, evaluations
+
+
+def analytic(
+    model: nn.Module,
+    gradient: Mapping[str, Tensor],
+    labels: Tensor,
+    *,
+    shape: tuple[int, ...],
+    classes: int,
+) -> tuple[Tensor, float]:
+    """Run "analytic", which divides rows of a layer's gradient; return images and CPU seconds.
+
+    It reads an ``nn.Sequential`` of linear layers with biases, and takes the rows that the labels
+    name.
+    """
+    attacker = _attacker(model, _config("analytic"))
+    exchanged = _exchanged(model, gradient, labels, shape, len(labels), classes)
+    before = time.process_time()
+    found, _ = attacker.reconstruct(*exchanged, {})
+    return found["data"].detach().clamp(0, 1), time.process_time() - before
+
+
+def _config(attack: str) -> Any:
+    """Breaching's own settings of an attack, open to changes."""
+    breaching = _import_breaching()
+    from omegaconf import OmegaConf
+
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        config = breaching.get_attack_config(attack)
+    OmegaConf.set_struct(config, False)
+    return config
+
+
+def _attacker(model: nn.Module, config: Any) -> Any:
+    setup = {"dtype": torch.float32, "device": torch.device("cpu")}
+    return _import_breaching().attacks.prepare_attack(model, nn.CrossEntropyLoss(), config, setup)
+
+
+def _exchanged(
+    model: nn.Module,
+    gradient: Mapping[str, Tensor],
+    labels: Tensor | None,
+    shape: tuple[int, ...],
+    batch_size: int,
+    classes: int,
+) -> tuple[list[dict[str, object]], list[dict[str, object]]]:
+    """What breaching's server sent and what its user sent back."""
+    from omegaconf import OmegaConf
+
+    settings = OmegaConf.create(
+        {
+            "shape": list(shape),
+            "mean": [0.0] * shape[0],
+            "std": [1.0] * shape[0],
+            "classes": classes,
+            "modality": "vision",
+            "task": "classification",
+        }
+    )
+    parameters = [parameter.detach() for parameter in model.parameters()]
+    sent = {"parameters": parameters, "buffers": list(model.buffers()), "metadata": settings}
+    returned = {
+        "gradients": [gradient[name] for name, _ in model.named_parameters()],
+        "buffers": None,
+        "metadata": {
+            "num_data_points": batch_size,
+            "labels": labels,
+            "local_hyperparams": None,
+            "data_key": "inputs",
+        },
+    }
+    return [sent], [returned]

@@ -2,7 +2,7 @@
 
 Run with one thread: ``OMP_NUM_THREADS=1 python benchmarks/gradient_inversion.py``. Costs are CPU
 time of this process. Exits with 1 if a figure falls short of its goal. Rows that compare with
-breaching are skipped where it is not installed (``pip install --no-deps breaching==0.1.2
+breaching are not measured where it is not installed (``pip install --no-deps breaching==0.1.2
 hydra-core omegaconf antlr4-python3-runtime==4.9.3 lpips tqdm``).
 """
 
@@ -11,8 +11,8 @@ from __future__ import annotations
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -23,6 +23,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 import breaching_peer
+from sheet import Sheet, decibels, stream
 from vestige.attacks import DeepLeakage, InvertingGradients
 from vestige.networks import convnet, lenet
 from vestige.observations import GradientRelease, Hints, Observation, Public
@@ -31,13 +32,6 @@ from vestige.simulation import Simulator, one_hot
 
 Attack = DeepLeakage | InvertingGradients
 Network = Callable[..., nn.Module]
-
-# PSNR of an exact float32 reconstruction is limited by rounding; more than this means nothing.
-HIGHEST_PSNR = 150.0
-
-
-def stream(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def small_cnn(
@@ -119,28 +113,7 @@ class Case:
         """PSNR of the batch after the best assignment of candidates to records."""
         errors = (candidates[:, None] - self.secret.x[None]).square().flatten(2).mean(2)
         rows, columns = linear_sum_assignment(errors.numpy())
-        mse = float(errors[rows, columns].mean())
-        return min(HIGHEST_PSNR, -10 * float(np.log10(max(mse, 1e-30))))
-
-
-@dataclass
-class Sheet:
-    """Figures beside their goals, printed as they come."""
-
-    short: list[str] = field(default_factory=list)
-    met: int = 0
-
-    def figure(self, words: str, value: float, goal: float | None, unit: str) -> None:
-        """Print one figure; a goal is a least value, None is for information."""
-        line = f"{words:<66} {value:8.2f} {unit:<3}"
-        if goal is None:
-            print(line, flush=True)
-            return
-        reached = value >= goal
-        self.met += reached
-        if not reached:
-            self.short.append(words)
-        print(f"{line} goal ≥ {goal:g}{'' if reached else '   SHORT'}", flush=True)
+        return decibels(float(errors[rows, columns].mean()))
 
 
 def quality(sheet: Sheet) -> None:
@@ -185,6 +158,9 @@ def restarts_as_one_batch(sheet: Sheet) -> None:
 
 def against_breaching(sheet: Sheet) -> None:
     print("\nAgainst breaching 0.1.2: same gradients, same iterations, labels told, no TV")
+    if not breaching_peer.available():
+        sheet.missing("CPU and PSNR beside breaching", breaching_peer.ABSENT)
+        return
     for words, records, seeds, iterations in (
         ("digits", digits(), 5, 300),
         ("faces", faces(), 3, 200),
@@ -228,24 +204,12 @@ def _gain(pairs: list[tuple[tuple[float, ...], tuple[float, ...]]]) -> float:
     return ours - theirs
 
 
-def parts() -> Iterator[Callable[[Sheet], None]]:
-    """The parts of this benchmark that can run here."""
-    yield quality
-    yield restarts_as_one_batch
-    if breaching_peer.available():
-        yield against_breaching
-    else:
-        print("breaching is not installed: rows that compare with it are skipped.\n")
-
-
 def main() -> int:
     torch.set_num_threads(1)
     sheet, before = Sheet(), time.process_time()
-    for part in parts():
+    for part in (quality, restarts_as_one_batch, against_breaching):
         part(sheet)
-    minutes = (time.process_time() - before) / 60
-    total = sheet.met + len(sheet.short)
-    print(f"\n{sheet.met} of {total} figures reach their goal, {minutes:.1f} minutes of CPU.")
+    print("\n" + sheet.summary((time.process_time() - before) / 60))
     return 1 if sheet.short else 0
 
 

@@ -1,231 +1,266 @@
-"""How exact is exact inversion? The measurements of Pan et al. 2020, Table 2, with their condition.
+"""How exact is exact inversion? The measurements of Pan et al. 2020, "Exploring the Security
+Boundary of Data Reconstruction via Neuron Exclusivity Analysis", against the attacks they compare
+with.
 
-Fully connected networks of the paper's sizes; one gradient of a batch; label accuracy (multiset
-overlap), MSE and PSNR after matching candidates to records by MSE. Batches that meet the paper's
-exclusivity condition (resampled up to 1,000 times, as the paper does) and random ones apart;
-untrained and trained networks apart; float32 and float64 apart; the paper's algorithms as printed
-("literal"), their robust form ("exclusive") and sampled silent neurons ("sampling").
+    python examples/exact_inversion_study.py --part fcn     # Table 2, fully connected networks
+    python examples/exact_inversion_study.py --part lenet   # Table 2, LeNet
+    python examples/exact_inversion_study.py --part batch   # Fig. 5: batch size
+    python examples/exact_inversion_study.py --part width   # Fig. 6: width of the hidden layer
+    python examples/exact_inversion_study.py --part phase   # Fig. 7: training phase
 
-    python examples/exact_inversion_study.py --batches 5
+Random batches and batches that meet the exclusivity condition (resampled up to 1,000 times, as the
+paper does) are apart, and so are float32 and float64, untrained and trained networks. The first
+are the unconditional success, the second the conditional one ("both" where they are the same);
+beside them stands how often the condition holds. Records are matched by MSE (Hungarian method);
+label accuracy is the overlap of multisets.
 
-MNIST and Location are used where their files are found (VESTIGE_DATA); Purchase-100 is not to be
-had without a login, so random binary rows of its size stand in for it.
+The defaults fit a small machine. The paper's scale is ``--batches 10 --iterations 3000`` with
+``--sizes 2 4 6 8 10 12 14 16 32`` for the batch size and, for the phase, ``--steps`` with ten
+epochs. Datasets that are not found are named, with how to get them.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
-import numpy as np
 import torch
-from scipy.optimize import linear_sum_assignment
-from torch import Tensor, nn
 
-from vestige import load, networks, trained
-from vestige.attacks.exact.exclusive import exclusive_inversion
-from vestige.attacks.exact.exclusive_neurons import condition_holds
-from vestige.attacks.exact.layers import DenseHead, DenseLayer, Recovered
-from vestige.attacks.exact.sampling import sampling_inversion
-from vestige.distances import mean_squared_error
-from vestige.errors import NotFound
-from vestige.exclusivity import exclusivity_rate, hidden_activity
-from vestige.records import Column, Records, TableSpace
-from vestige.simulation import Simulator
+from exact_inversion_trials import (
+    WIDTHS,
+    Method,
+    Summary,
+    World,
+    datasets,
+    measured,
+    methods,
+    reads_pictures,
+)
 
-RESAMPLED = 1000
-PERFECT = 1e-30
-TRAINING_STEPS = 350
+FCN_METHODS = ("literal", "exclusive", "lift", "sampling", "chain")
+LENET_METHODS = ("deconv", "hybrid", "hybrid+prior")
+SEARCHES = ("DLG", "iDLG", "inverting")
 
-Method = Callable[[DenseHead, torch.Generator], Recovered]
-METHODS: dict[str, Method] = {
-    "literal": lambda head, generator: exclusive_inversion(head, literal=True, generator=generator),
-    "exclusive": lambda head, generator: exclusive_inversion(head, generator=generator),
-    "sampling": lambda head, generator: sampling_inversion(
-        head, generator=generator, draws=20_000, seconds=5
+
+@dataclass(frozen=True)
+class Settings:
+    """What one part runs over; every field is a flag of the command line.
+
+    No widths means those of the paper's Table 2. ``search_precisions`` are those in which searches
+    run, too: they end far above the rounding of float32.
+    """
+
+    networks: tuple[str, ...]
+    datasets: tuple[str, ...]
+    sizes: tuple[int, ...] = (1, 8)
+    widths: tuple[int, ...] = ()
+    steps: tuple[int, ...] = (0, 350)
+    precisions: tuple[str, ...] = ("float32", "float64")
+    search_precisions: tuple[str, ...] = ("float32",)
+    methods: tuple[str, ...] = (*FCN_METHODS, *LENET_METHODS, *SEARCHES)
+    batches: int = 3
+    iterations: int = 300
+    seconds: float = 60.0
+    bias: bool = False
+
+
+# The paper's ablations use CIFAR-10; digits and faces are bundled. A LeNet cannot read the digits,
+# and faces have two classes, which leave the length of records open where there are no biases.
+ABLATION = Settings(
+    ("fcn", "lenet"),
+    ("cifar10", "digits", "faces"),
+    sizes=(4,),
+    widths=(512,),
+    steps=(0,),
+    precisions=("float32",),
+    methods=("literal", "chain", "deconv", "hybrid", "DLG", "inverting"),
+    batches=2,
+)
+PARTS = {
+    "fcn": Settings(
+        ("fcn",),
+        ("mnist", "location30", "random_binary", "fashion_mnist", "cifar10", "digits"),
     ),
+    "lenet": Settings(("lenet",), ("mnist", "cifar10", "faces"), batches=2),
+    "batch": replace(ABLATION, sizes=(2, 4, 8, 16)),
+    "width": replace(ABLATION, widths=(64, 128, 256, 512, 1024)),
+    "phase": replace(ABLATION, steps=(0, 50, 350)),
 }
 
 
 @dataclass(frozen=True)
-class Case:
-    """A dataset and the paper's network for it."""
+class Cell:
+    """One setting with what every method reached; no summaries where no batch met the condition."""
 
-    name: str
-    records: Records
-    hidden: int
+    dataset: str
+    network: str
+    shape: str
+    width: int
+    steps: int
+    precision: str
+    size: int
+    kind: str
+    holds: tuple[float, float, float]
+    batches: int
+    summaries: dict[str, Summary]
+    alive: float
 
-
-def cases() -> Iterator[Case]:
-    """Datasets that can be had here."""
-    for name, hidden in (("fashion_mnist", 200), ("mnist", 200), ("location30", 200)):
-        try:
-            yield Case(name, load(name), hidden)
-        except NotFound:
-            print(f"{name}: not found, left out")
-    generator = torch.Generator().manual_seed(0)
-    space = TableSpace(
-        tuple(Column(f"item {n}") for n in range(1, 601)),
-        tuple(f"class {n}" for n in range(1, 101)),
-    )
-    rows = (torch.rand(4000, 600, generator=generator) < 0.3).float()
-    labels = torch.randint(100, (4000,), generator=generator)
-    yield Case("random 600 binary", Records(rows, labels, space), 128)
+    @property
+    def table(self) -> str:
+        """Title of the table the cell belongs to."""
+        return f"{self.dataset}, {self.network} {self.shape}"
 
 
-def head_of(model: nn.Module, x: Tensor, y: Tensor) -> DenseHead:
-    """The layers of a fully connected network and their gradient for one batch."""
-    model.zero_grad()
-    nn.functional.cross_entropy(model(x), y).backward()
-    return DenseHead(
-        tuple(
-            DenseLayer(layer.weight.detach(), bias, _slope(layer.weight), slope)
-            for layer in model.modules()
-            if isinstance(layer, nn.Linear)
-            for bias, slope in [
-                (None, None) if layer.bias is None else (layer.bias.detach(), _slope(layer.bias))
+def columns(settings: Settings, network: str, *, size: int, precision: str) -> list[Method]:
+    """Methods that say something in a cell: iDLG is DLG for batches of several records."""
+    return [
+        method
+        for method in methods(network, settings.iterations)
+        if method.name in settings.methods
+        and (size == 1 or not method.alone)
+        and (precision in settings.search_precisions or not method.searches)
+    ]
+
+
+def cells(settings: Settings) -> Iterator[Cell]:
+    """Measure every cell, dataset by dataset."""
+    for name, parts in datasets(settings.datasets):
+        for network in settings.networks:
+            if network == "lenet" and not reads_pictures(parts):
+                print(
+                    f"\n{name} is left out of the LeNet rows: they need pictures of 12×12 or more."
+                )
+                continue
+            for width in settings.widths or (WIDTHS.get(name, 200),):
+                for steps in settings.steps:
+                    world = World.made(parts, network, width=width, bias=settings.bias, steps=steps)
+                    yield from cells_of(settings, name, network, width, world)
+
+
+def cells_of(
+    settings: Settings, name: str, network: str, width: int, world: World
+) -> Iterator[Cell]:
+    """Measure the cells of one network in one phase."""
+    space = world.pool.space
+    inputs = "×".join(str(side) for side in space.shape)
+    ends = "biases" if network == "lenet" or settings.bias else "no biases"
+    shape = f"{inputs}–{width if len(settings.widths) < 2 else 'd'}–{world.pool.classes}, {ends}"
+    for size in settings.sizes:
+        if size > len(world.pool):
+            print(f"\n{name} has {len(world.pool)} records for secrets: no batches of {size}.")
+            continue
+        holds = world.holds(size)
+        for kind, secrets in world.batches(size, settings.batches).items():
+            for precision in settings.precisions:
+                found: tuple[dict[str, Summary], float] = ({}, float("nan"))
+                if secrets:
+                    found = measured(
+                        world,
+                        secrets,
+                        columns(settings, network, size=size, precision=precision),
+                        dtype=getattr(torch, precision),
+                        seconds=settings.seconds,
+                    )
+                setting = (name, network, shape, width, world.steps, precision, size, kind)
+                yield Cell(*setting, holds, len(secrets), *found)
+
+
+def print_rows(settings: Settings) -> None:
+    """Table 2: a row for every method, with MSE, PSNR, labels, shares of records, and time."""
+    title = ""
+    for cell in cells(settings):
+        if cell.table != title:
+            title = cell.table
+            print(
+                f"\n{title}\n{'steps':>5} {'type':>7} {'M':>3} {'batches':>12} {'holds':>17} "
+                f"{'method':>12} {'labels':>6} {'MSE':>9} {'PSNR':>7} {'≥20 dB':>6} "
+                f"{'≥60 dB':>6} {'CPU s':>7}"
+            )
+        prefix = (
+            f"{cell.steps:5d} {cell.precision:>7} {cell.size:3d} {cell.batches:2d} {cell.kind:>9} "
+            "{:4.2f} [{:.2f}, {:.2f}]".format(*cell.holds)
+        )
+        if not cell.summaries:
+            print(f"{prefix}  none of {settings.batches} × 1,000 draws meets the condition")
+        for name, found in cell.summaries.items():
+            print(
+                f"{prefix} {name:>12} {found.labels:6.2f} {found.mse:9.2g} {found.psnr:7.1f} "
+                f"{found.recognizable:6.2f} {found.exact:6.2f} {found.seconds:7.2f}",
+                flush=True,
+            )
+
+
+def print_ablation(settings: Settings) -> None:
+    """Figures 5 to 7: a row for every setting, a column with PSNR and label accuracy per method."""
+    title, names = "", list[str]()
+    for cell in cells(settings):
+        if cell.table != title:
+            title = cell.table
+            names = [
+                method.name
+                for method in columns(
+                    settings, cell.network, size=0, precision=settings.search_precisions[0]
+                )
             ]
-        )
-    )
-
-
-def _slope(parameter: Tensor) -> Tensor:
-    assert parameter.grad is not None
-    return parameter.grad.clone()
-
-
-def batches(
-    masks: list[np.ndarray], size: int, count: int, *, met: bool, generator: torch.Generator
-) -> Iterator[Tensor]:
-    """Indices of random batches, or of random batches that meet the condition."""
-    total = len(masks[0])
-    for _ in range(count):
-        for _ in range(RESAMPLED if met else 1):
-            chosen = torch.randperm(total, generator=generator)[:size]
-            if not met or condition_holds([layer[chosen.numpy()] for layer in masks]):
-                yield chosen
-                break
-
-
-@dataclass(frozen=True)
-class Score:
-    """Label accuracy, MSE of each record (1 where it was not recovered), certified records."""
-
-    labels: float
-    errors: np.ndarray
-    certified: int
-    false: int
-
-
-def score(found: Recovered, x: Tensor, y: Tensor, classes: int) -> Score:
-    """Match candidates to records by MSE (Hungarian method) and count labels as multisets."""
-    known = torch.isfinite(found.inputs).all(1)
-    distance = mean_squared_error(found.inputs[known], x.flatten(1)).numpy()
-    distance = np.minimum(distance, 1e6)
-    rows, columns = linear_sum_assignment(distance)
-    errors = np.ones(len(x))
-    errors[columns] = distance[rows, columns]
-    named = found.labels[found.labels >= 0]
-    overlap = torch.minimum(
-        torch.bincount(named, minlength=classes), torch.bincount(y, minlength=classes)
-    ).sum()
-    certain = found.certified[known].numpy()
-    false = int((distance[certain].min(1, initial=1e6) > 1e-3).sum())
-    return Score(float(overlap) / len(y), errors, int(certain.sum()), false)
-
-
-def summary(scores: list[Score], seconds: float) -> str:
-    """One row of the table."""
-    errors = np.concatenate([one.errors for one in scores])
-    psnr = -10 * np.log10(np.maximum(errors, PERFECT))
-    certified = sum(one.certified for one in scores) / len(errors)
-    return (
-        f"{np.mean([one.labels for one in scores]):6.2f} {errors.mean():9.2g} {psnr.mean():7.1f} "
-        f"{(psnr > 60).mean():7.2f} {certified:7.2f} {sum(one.false for one in scores):6d} "
-        f"{seconds / len(scores):7.2f}"
-    )
-
-
-def study(case: Case, *, count: int, sizes: list[int], bias: bool, chosen: list[str]) -> None:
-    """Print the table of one dataset."""
-    half = len(case.records) // 2
-    order = torch.randperm(len(case.records), generator=torch.Generator().manual_seed(1))
-    pool, others = case.records[order[:half]], case.records[order[half:]]
-    classes = pool.classes
-    shape = f"{math.prod(pool.space.shape)}-{case.hidden}-{classes}"
-    print(f"\n{case.name}, {shape}, {'biases' if bias else 'no biases'}")
-    print(
-        f"{'steps':>5} {'type':>7} {'M':>3} {'batches':>9} {'method':>10} "
-        f"{'labels':>6} {'MSE':>9} {'PSNR':>7} {'>60 dB':>7} {'certif.':>7} {'false':>6} {'s':>7}"
-    )
-    for steps in (0, TRAINING_STEPS):
-        model = networks.mlp(
-            pool.space, (case.hidden,), bias=bias, generator=torch.Generator().manual_seed(0)
-        )
-        if steps:
-            model = trained(model, others, steps=steps)
-        masks = hidden_activity(Simulator(model), pool.x)
-        rates = exclusivity_rate(
-            model,
-            pool,
-            batch_sizes=sizes,
-            batches=200,
-            generator=torch.Generator().manual_seed(2),
+            print(
+                f"\n{title}; PSNR in dB (label accuracy)\n{'d':>5} {'steps':>5} {'type':>7} "
+                f"{'M':>3} {'batches':>12} {'holds':>5} {'alive':>5} "
+                + " ".join(f"{name:>13}" for name in names)
+            )
+        shown = (
+            f"{found.psnr:6.1f} ({found.labels:.2f})" if found else "–"
+            for found in (cell.summaries.get(name) for name in names)
         )
         print(
-            f"{steps:5d} condition holds: "
-            + ", ".join(
-                f"M={r.batch_size} {r.value:.2f} [{r.lower:.2f}, {r.upper:.2f}]" for r in rates
-            )
+            f"{cell.width:5d} {cell.steps:5d} {cell.precision:>7} {cell.size:3d} {cell.batches:2d} "
+            f"{cell.kind:>9} {cell.holds[0]:5.2f} {cell.alive:5.2f} "
+            + " ".join(f"{text:>13}" for text in shown),
+            flush=True,
         )
-        for dtype in (torch.float32, torch.float64):
-            exact = model.to(dtype)
-            for size in sizes:
-                for met in (True, False):
-                    stream = torch.Generator().manual_seed(size)
-                    drawn = list(batches(masks, size, count, met=met, generator=stream))
-                    kind = "condition" if met else "random"
-                    prefix = f"{steps:5d} {str(dtype)[6:]:>7} {size:3d} {kind:>9}"
-                    if not drawn:
-                        print(f"{prefix}  none in {count} × {RESAMPLED} draws")
-                        continue
-                    heads = [head_of(exact, pool.x[i].to(dtype), pool.y[i]) for i in drawn]
-                    for name in chosen:
-                        started = time.monotonic()
-                        found = [METHODS[name](head, stream) for head in heads]
-                        spent = time.monotonic() - started
-                        scores = [
-                            score(one, pool.x[i], pool.y[i], classes)
-                            for one, i in zip(found, drawn)
-                        ]
-                        print(f"{prefix} {name:>10} {summary(scores, spent)}", flush=True)
 
 
-def main() -> None:
-    """Read the command line and print a table for each dataset."""
+PRINTED: dict[str, Callable[[Settings], None]] = {
+    "fcn": print_rows,
+    "lenet": print_rows,
+    "batch": print_ablation,
+    "width": print_ablation,
+    "phase": print_ablation,
+}
+
+
+def main(words: list[str] | None = None) -> None:
+    """Read the command line and print the tables of one part."""
     parser = argparse.ArgumentParser(description="How exact is exact inversion?")
-    parser.add_argument("--batches", type=int, default=5, help="batches for each cell")
-    parser.add_argument("--sizes", type=int, nargs="+", default=[1, 4, 8], help="batch sizes M")
-    parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
-    parser.add_argument("--datasets", nargs="+", help="only these")
-    parser.add_argument("--bias", action="store_true", help="networks with biases")
-    options = parser.parse_args()
-    print(
-        "PSNR against a range of one; a record that was not recovered counts with MSE 1; "
-        "false = certified records more than 30 dB off"
+    parser.add_argument("--part", choices=list(PARTS), default="fcn")
+    parser.add_argument("--batches", type=int, help="batches for each cell; the paper has 10")
+    parser.add_argument("--iterations", type=int, help="iterations of every search")
+    parser.add_argument("--seconds", type=float, help="CPU seconds that end a search of a batch")
+    parser.add_argument("--sizes", type=int, nargs="+", help="batch sizes M")
+    parser.add_argument("--widths", type=int, nargs="+", help="units of the hidden layer")
+    parser.add_argument("--steps", type=int, nargs="+", help="training steps before the release")
+    for name in ("precisions", "search-precisions"):
+        parser.add_argument(f"--{name}", nargs="+", choices=["float32", "float64"])
+    parser.add_argument("--networks", nargs="+", choices=["fcn", "lenet"])
+    parser.add_argument("--datasets", nargs="+", help="names that vestige.load knows")
+    parser.add_argument(
+        "--methods", nargs="+", choices=[*FCN_METHODS, *LENET_METHODS, *SEARCHES], help="columns"
     )
-    for case in cases():
-        if not options.datasets or case.name in options.datasets:
-            study(
-                case,
-                count=options.batches,
-                sizes=options.sizes,
-                bias=options.bias,
-                chosen=options.methods,
-            )
+    parser.add_argument("--bias", action="store_true", default=None, help="FCNs with biases")
+    options = vars(parser.parse_args(words))
+    given = {
+        field.name: tuple(value) if isinstance(value, list) else value
+        for field in fields(Settings)
+        if (value := options[field.name]) is not None
+    }
+    settings = replace(PARTS[options["part"]], **given)
+    print(
+        f"{settings.batches} batches for each cell; searches: {settings.iterations} iterations or "
+        f"{settings.seconds:g} CPU seconds, one start. PSNR against a range of one; a record that "
+        "was not recovered counts with MSE 1, an error of zero with 300 dB. holds: how often "
+        "random batches meet the condition (200 batches, 95%); alive: gradient entries above 1e-7."
+    )
+    PRINTED[options["part"]](settings)
 
 
 if __name__ == "__main__":

@@ -221,3 +221,11 @@ def test_what_does_not_fit_is_said_first():
     with pytest.raises(BadInput, match="Scripted cannot read a UpdateRelease: choose"):
         invert(update, public, [InvertingGradients(iterations=1), attack])
     assert attack.asked == []
+
+
+def test_what_an_attack_remarks_is_on_the_record():
+    observation, public = captured(draws(1, 3))
+    said = flat(0.5, info={"remark": "The batch is too large."})
+    record = invert(observation, public, [Scripted([said])], samples=2)
+    remarks = [c.sentence for c in record.checks if c.outcome is CheckOutcome.REMARK]
+    assert remarks.count("Scripted: The batch is too large.") == 1

@@ -28,6 +28,7 @@ _HOME = {
     "Record": "record",
     "Records": "records",
     "SharedGradient": "victims",
+    "Stage": "exclusivity",
     "TableSpace": "records",
     "VestigeError": "errors",
     "invert": "inversion",
@@ -69,6 +70,7 @@ __all__ = [
     "Record",
     "Records",
     "SharedGradient",
+    "Stage",
     "TableSpace",
     "UpdateRelease",
     "VestigeError",
@@ -109,6 +111,7 @@ if TYPE_CHECKING:
     from vestige.audit import Audit, run
     from vestige.datasets import load
     from vestige.errors import BadInput, VestigeError
+    from vestige.exclusivity import Stage
     from vestige.inversion import invert
     from vestige.observations import (
         GradientRelease,

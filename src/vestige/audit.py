@@ -17,6 +17,7 @@ from vestige.attacks import Guess
 from vestige.distances import Distance, distance_label, mean_squared_error
 from vestige.errors import BadInput
 from vestige.evidence import nearest_neighbor_distance
+from vestige.exclusivity import Stage, audited_exclusivity
 from vestige.exhibits import choose_exhibits
 from vestige.numbers import share
 from vestige.observations import Attack, GradientRelease, Release, ThreatModel, Victim
@@ -27,6 +28,7 @@ from vestige.record import (
     Check,
     CheckOutcome,
     Claim,
+    Exclusivity,
     Failure,
     Record,
     ThreatRecord,
@@ -62,7 +64,8 @@ class Audit:
     ``secrets`` is the pool that every trial draws its secret and its decoys from; ``prior`` is what
     the attacker holds. Two guesses (a prior draw and a class mean) join the attacks: every attack
     is reported against them. ``decoys`` per trial default to the fewest that the false positive
-    rate needs.
+    rate needs. ``exclusivity_stages`` are other widths or checkpoints of the network, whose batches
+    are held against the exclusivity condition beside those of the audited one.
     """
 
     victim: Victim
@@ -77,6 +80,7 @@ class Audit:
     decoys: int | None = None
     confidence: float = 0.95
     claim: Claim | None = None
+    exclusivity_stages: Sequence[Stage] = ()
 
     def __post_init__(self) -> None:
         check_audit(self)
@@ -150,6 +154,14 @@ def run(
     started, cpu = _now(), time.process_time()
     # First of all, so that an audit that cannot run leaves no folder behind.
     preflight = preflight_checks(audit, seed)
+    exclusivity = audited_exclusivity(
+        audit.victim.simulator,
+        audit.exclusivity_stages,
+        audit.secrets,
+        batch_size=audit.batch_size,
+        seed=seed,
+        confidence=audit.confidence,
+    )
     opened = (
         nullcontext(MemoryStore())
         if directory is None
@@ -161,7 +173,7 @@ def run(
         waiting = [trial for trial in range(trials) if trial not in done]
         if waiting and not any(c.outcome is CheckOutcome.FAILED for c in preflight):
             failure = _run_trials(audit, store, waiting, trials, seed, watcher)
-        record = _assemble(audit, store, trials, seed, preflight, failure)
+        record = _assemble(audit, store, trials, seed, preflight, exclusivity, failure)
         times = record.times.model_copy(
             update={
                 "started": started,
@@ -212,6 +224,7 @@ def _assemble(
     trials: int,
     seed: int,
     preflight: tuple[Check, ...],
+    exclusivity: Exclusivity | None,
     failure: Failure | None,
 ) -> Record:
     results = [store.read(trial) for trial in store.finished() if trial < trials]
@@ -259,6 +272,7 @@ def _assemble(
         claim=audit.claim,
         attacks=tuple(attacks),
         preflight=preflight,
+        exclusivity=exclusivity,
         failure=failure,
         limits=audit_limits(audit.prior.space),
         settings={**audit.settings(), "Trials, seed": f"{trials:,}, {seed}"},

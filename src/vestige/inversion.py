@@ -31,7 +31,7 @@ from vestige.record import (
 from vestige.record_parts import attack_settings, environment, space_record
 from vestige.records import Records
 from vestige.streams import stream
-from vestige.trials import Moment, checked, first_line
+from vestige.trials import Moment, checked, first_line, remark_of
 from vestige.verdicts import judge
 
 LIMITS = (
@@ -87,6 +87,10 @@ def invert(
         runs, stopped = _runs(attack, public, observation, samples, seed, watcher)
         candidates += _candidates(attack.name, runs, public)
         seconds[attack.name] = (time.process_time() - begun) / len(runs)
+        checks += [
+            Check(outcome=CheckOutcome.REMARK, sentence=f"{attack.name}: {remark}")
+            for remark in sorted({remark_of(found) for found in runs} - {""})
+        ]
         if stopped:
             checks.append(_stopped_check(attack, len(runs), samples, attacks[place + 1 :]))
             break

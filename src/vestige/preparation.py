@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from vestige.errors import BadInput, VestigeError
+from vestige.exclusivity import Stage
 from vestige.observations import Attack
 from vestige.preflight import check_form, check_replay
 from vestige.rates import allowed_rank, decoys_needed
@@ -67,6 +68,8 @@ def _check_kinds(audit: Audit) -> None:
         )
     if not isinstance(audit.secrets, Records) or not isinstance(audit.prior, Prior):
         raise BadInput("secrets are Records and prior is a Prior: write Prior(records).")
+    if not all(isinstance(stage, Stage) for stage in audit.exclusivity_stages):
+        raise BadInput("exclusivity_stages is a list of stages: write [Stage(model, step=350)].")
 
 
 def _check_model(audit: Audit) -> None:

@@ -16,6 +16,9 @@ from vestige.record import (
     CheckOutcome,
     ColumnRecord,
     CurvePoint,
+    Exclusivity,
+    ExclusivityCurve,
+    ExclusivityRate,
     Exhibit,
     Outcome,
     Picture,
@@ -38,6 +41,25 @@ def rate_of(hits: int, trials: int, confidence: float = 0.95) -> Rate:
     lower = 0.0 if hits == 0 else float(beta.ppf(half, hits, trials - hits + 1))
     upper = 1.0 if hits == trials else float(beta.ppf(1 - half, hits + 1, trials - hits))
     return Rate(hits=hits, trials=trials, lower=lower, upper=upper)
+
+
+def exclusivity_of(shares: dict[str, tuple[int, ...]], sizes: tuple[int, ...]) -> Exclusivity:
+    """Curves from batches that met the condition among 200, the first one audited."""
+    curves = []
+    for place, (network, helds) in enumerate(shares.items()):
+        rates = tuple(
+            ExclusivityRate(
+                batch_size=size,
+                held=held,
+                batches=200,
+                lower=(limits := rate_of(held, 200)).lower,
+                upper=limits.upper,
+            )
+            for size, held in zip(sizes, helds, strict=True)
+        )
+        step = 350 * place
+        curves.append(ExclusivityCurve(network=network, step=step, audited=place == 0, rates=rates))
+    return Exclusivity(records=2000, of=10_000, confidence=0.95, curves=tuple(curves))
 
 
 @cache

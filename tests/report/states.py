@@ -19,7 +19,15 @@ from vestige.record import (
     VerdictKind,
 )
 
-from .records import CHECKS, digits, faces, image_record, rate_of, tumours
+from .records import (
+    CHECKS,
+    digits,
+    exclusivity_of,
+    faces,
+    image_record,
+    rate_of,
+    tumours,
+)
 
 
 def demonstrated() -> Record:
@@ -88,6 +96,20 @@ def all_hits() -> Record:
 
 def batches() -> Record:
     return image_record(batch=8)
+
+
+def exclusivity() -> Record:
+    shares = {"784-200-10": (200, 199, 180, 2, 0), "784-1000-10": (200, 200, 198, 120, 31)}
+    return image_record(batch=16, exclusivity=exclusivity_of(shares, (1, 2, 4, 8, 16)))
+
+
+def exclusivity_crowded() -> Record:
+    sizes = tuple(2**k for k in range(11))
+    shares = {
+        f"3072-{width}-100": tuple(max(0, 200 - 9 * k * k // (1 + width // 200)) for k in range(11))
+        for width in range(100, 900, 100)
+    }
+    return image_record(batch=1024, exhibits=(), exclusivity=exclusivity_of(shares, sizes))
 
 
 def colour() -> Record:
@@ -165,6 +187,8 @@ STATES: dict[str, Callable[[], Record]] = {
         many_trials,
         all_hits,
         batches,
+        exclusivity,
+        exclusivity_crowded,
         colour,
         too_few_decoys,
         features,

@@ -163,7 +163,8 @@ def test_the_theme_button_overrides_the_system(opened: Opened) -> None:
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize(
-    "name", ["claim_refuted", "invalid", "features", "demonstrated-redacted", "captured"]
+    "name",
+    ["claim_refuted", "invalid", "features", "demonstrated-redacted", "captured", "exclusivity"],
 )
 def test_text_contrast(opened: Opened, name: str, theme: str) -> None:
     ratio, text = opened(name, theme=theme).evaluate(CONTRAST)
@@ -194,7 +195,7 @@ def test_accessibility_tree(opened: Opened) -> None:
     assert re.search(r'region "Rates by attack', tree)
 
 
-@pytest.mark.parametrize("name", ["demonstrated", "features", "batches", "invalid"])
+@pytest.mark.parametrize("name", ["demonstrated", "features", "batches", "invalid", "exclusivity"])
 def test_paper(opened: Opened, name: str) -> None:
     page = opened(name, theme="dark")
     document = page.pdf(prefer_css_page_size=True)

@@ -24,7 +24,7 @@ from vestige.report.features import original
 from vestige.report.pictures import data_uri, sprite_uri
 from vestige.verdicts import judge
 
-from .records import image_record
+from .records import exclusivity_of, image_record
 from .states import STATES
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\"'&"
@@ -230,6 +230,82 @@ def test_batches_are_one_row_below() -> None:
     assert len(reader.all("img")) == 9 + 6
 
 
+PART = "How often can a batch be solved by the published condition?"
+
+
+def test_the_condition_is_shown_exactly_when_it_was_measured() -> None:
+    for name, build in STATES.items():
+        record = build()
+        for redact in (False, True):
+            page = render(record, redact=redact)
+            assert (PART in page) == (record.exclusivity is not None), name
+            assert ('href="#exclusivity"' in page) == (record.exclusivity is not None), name
+    measured = STATES["exclusivity"]().exclusivity
+    assert PART not in render(STATES["invalid"]().model_copy(update={"exclusivity": measured})), (
+        "no rate stands above a failed check"
+    )
+
+
+def test_the_condition_in_words_and_numbers() -> None:
+    record = STATES["exclusivity"]()
+    reader = Reader(render(record))
+    text = reader.text
+    assert "Batches of 16 that meet the condition: none (at most 1.9%)" in text
+    assert "A batch that fails the condition is not protected." in text
+    assert (
+        "200 random batches of each size, the same for every network, drawn from 2,000 of the "
+        "10,000 secrets. Bars are 95% limits, each for itself." in text
+    )
+    rate = record.attacks[0].rate
+    assert rate is not None
+    assert rate.lower > 0.019
+    assert "Inverting Gradients hit secrets more often than the condition holds" in text
+    labels = [a["aria-label"] or "" for a in reader.all("svg") if a.get("role") == "img"]
+    assert any("Batches of 16: none (at most 1.9%)." in label for label in labels)
+    cells = text[text.index("The shares as a table") :]
+    for words in ("784-200-10, step 0, audited", "784-1000-10, step 350", "90% (84–94%)"):
+        assert words in cells
+    assert "200 of 200 (at least 98%)" in cells
+    assert cells.count("none (at most 1.9%)") == 1
+
+
+def test_an_attack_below_the_condition_is_not_said_to_be_above() -> None:
+    record = STATES["exclusivity"]()
+    found = record.exclusivity
+    assert found is not None
+    curve = found.curves[0]
+    all_held = curve.rates[0].model_copy(update={"batch_size": 16})
+    changed = curve.model_copy(update={"rates": (*curve.rates[:-1], all_held)})
+    update = {"exclusivity": found.model_copy(update={"curves": (changed,)})}
+    text = Reader(render(record.model_copy(update=update))).text
+    assert "Batches of 16 that meet the condition: 200 of 200 (at least 98%)" in text
+    assert "more often than the condition holds" not in text
+    assert "the same for every network" not in text
+
+
+def test_without_the_audited_network_the_condition_has_no_headline_number() -> None:
+    record = STATES["exclusivity"]()
+    found = record.exclusivity
+    assert found is not None
+    curves = tuple(
+        c.model_copy(update={"audited": False, "reads_features": True}) for c in found.curves
+    )
+    update = {"exclusivity": found.model_copy(update={"curves": curves})}
+    page = render(record.model_copy(update=update))
+    text = Reader(page).text
+    assert "Batches that meet the condition, by their size" in text
+    assert "784-200-10 on features, step 0" in text
+    assert "their output is what is solved for" in text
+    assert 'class="line line-0"' not in page, "that style is the audited network's"
+
+
+def test_more_networks_than_lines_are_in_the_table() -> None:
+    page = render(STATES["exclusivity_crowded"]())
+    text = Reader(page).text.replace("\N{NO-BREAK SPACE}", " ")
+    assert "2 more networks in the table." in text
+    assert all(f"3072-{width}-100, step" in text for width in range(100, 900, 100))
+
+
 def hidden(record: Record) -> list[str]:
     """Everything of a secret or a reconstruction that a page could hold."""
     found: list[str] = []
@@ -328,6 +404,7 @@ def test_names_are_escaped() -> None:
             "verdict": base.verdict.model_copy(update=texts | {"attack": attacks[0].name}),
             "times": base.times.model_copy(update={"finished": HOSTILE}),
             "space": base.space.model_copy(update={"noun": HOSTILE}),
+            "exclusivity": exclusivity_of({HOSTILE: (3,), f"2{HOSTILE}": (1,)}, (1,)),
         }
     )
     check_escaped(record)

@@ -13,6 +13,7 @@ from markupsafe import Markup
 from vestige import numbers
 from vestige.record import CheckOutcome, Record, VerdictKind
 from vestige.report import evidence, front
+from vestige.report.exclusivity import exclusivity_view
 from vestige.report.pictures import Scale
 
 __all__ = ["render"]
@@ -79,6 +80,7 @@ def _page(record: Record, *, agreement: bool, batches: bool) -> str:
             more_candidates=max(0, len(record.candidates) - front.MOST_CANDIDATES),
             evidence=doubt,
             partial=evidence.partial(record) if invalid and record.attacks else None,
+            exclusivity=None if invalid else exclusivity_view(record),
             strip=None if invalid or captured else evidence.strip(record),
             strongest=front.strongest(record),
             check_counts={o.value: outcomes.count(o) for o in CheckOutcome},

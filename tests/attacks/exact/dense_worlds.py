@@ -27,7 +27,12 @@ def network(sizes: tuple[int, ...], *, bias: bool, seed: int = 0) -> nn.Sequenti
 def head_of(model: nn.Sequential, x: Tensor, y: Tensor) -> DenseHead:
     model = model.to(x.dtype)
     model.zero_grad()
-    nn.functional.cross_entropy(model(x), y).backward()
+    logits = model(x)
+    if logits.shape[1] == 1:
+        loss = nn.functional.binary_cross_entropy_with_logits(logits[:, 0], y.to(logits))
+    else:
+        loss = nn.functional.cross_entropy(logits, y)
+    loss.backward()
 
     def pair(parameter: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
         return (None, None) if parameter is None else (parameter.detach(), parameter.grad)

@@ -11,6 +11,7 @@ from vestige.attacks.exact.layers import DenseHead, DenseLayer, Recovered, dense
 from vestige.attacks.exact.lifted import lift_feasible, lifted_inversion
 from vestige.attacks.exact.noise import detected_precision
 from vestige.attacks.exact.propagation import Propagation, gradient_matrix
+from vestige.attacks.exact.reading import read
 from vestige.errors import BadInput
 from vestige.networks import mlp
 from vestige.observations import GradientRelease
@@ -134,6 +135,21 @@ def test_pruned_gradient_is_filled():
     assert errors(found, x)[0].max() < 1e-3
 
 
+def test_dead_neurons_are_not_taken_for_pruning():
+    # Many classes: the second layer's gradient has many entries of one size, and columns of zeros.
+    space = TableSpace(SPACE.columns, tuple(str(c) for c in range(100)))
+    x, y = batch(3)
+    network = mlp(space, (200,), generator=stream(0))
+    gradient = Simulator(network).gradient(x - 0.5, one_hot(y, 100))
+    release = GradientRelease({name: t.detach() for name, t in gradient.items()})
+    head = dense_head(Simulator(network), release)
+    assert (head.layers[1].weight_gradient == 0).all(0).any()
+    assert read(head, None, None).missing is None
+    found = lifted_inversion(head, generator=stream(1))
+    assert found.certified.all()
+    assert errors(found, x - 0.5)[0].max() < 1e-8
+
+
 def test_binary_records_with_nearly_equal_masks():
     x = (torch.rand(6, FEATURES, generator=stream(2)) < 0.2).float()
     x[1] = x[0]
@@ -159,6 +175,21 @@ def test_single_logit():
     error, which = errors(found, x)
     assert error.max() < 1e-6
     assert torch.equal(found.labels[which], y)
+
+
+def test_two_classes_without_bias_certify_no_length():
+    """Directions come back, but lengths may be wrong: nothing is vouched for."""
+    space = TableSpace(SPACE.columns, ("no", "yes"))
+    x, _ = batch(4)
+    network = mlp(space, (200,), bias=False, generator=stream(0))
+    simulator = Simulator(network)
+    gradient = simulator.gradient(x, one_hot(torch.tensor([0, 1, 1, 0]), 2))
+    head = dense_head(simulator, GradientRelease({n: t.detach() for n, t in gradient.items()}))
+    found = lifted_inversion(head, generator=stream(1))
+    unit, own = nn.functional.normalize(found.inputs), nn.functional.normalize(x.double())
+    assert (unit @ own.T).max(0).values.min() > 0.9999
+    assert not found.certified.any()
+    assert "length" in found.reason
 
 
 def test_infeasible_batch_says_how_many_neurons_it_needs():

@@ -16,26 +16,25 @@ from __future__ import annotations
 import numpy as np
 import torch
 from scipy.optimize import nnls
-from scipy.sparse import csr_array, eye_array, kron
-from scipy.sparse.linalg import lsmr
 
-from vestige.attacks.exact.chain import Chain
+from vestige.attacks.exact.gradient_equation import least_squares_by_lsmr
+from vestige.attacks.exact.propagation import Propagation
 
 REPEATED = {torch.float64: 1e-10}
 REPEATED_OTHERWISE = 1e-5
 
 
-def literal_inversion(chain: Chain, dtype: torch.dtype) -> tuple[np.ndarray, np.ndarray]:
+def literal_inversion(network: Propagation, dtype: torch.dtype) -> tuple[np.ndarray, np.ndarray]:
     """Inputs (M, in) and labels (M,), M the number of groups of equal ratios."""
-    groups, ratios = _groups(chain.weight_gradients[-1], REPEATED.get(dtype, REPEATED_OTHERWISE))
+    groups, ratios = _groups(network.weight_gradients[-1], REPEATED.get(dtype, REPEATED_OTHERWISE))
     if not groups:
-        return np.zeros((0, chain.weights[0].shape[1])), np.zeros(0, int)
+        return np.zeros((0, network.weights[0].shape[1])), np.zeros(0, int)
     labels = np.array([_label(row) for row in ratios])
     own = ratios[np.arange(len(labels)), labels]
     losses = ratios * (-2 / 3 / own)[:, None]
-    patterns = _patterns(chain, groups, losses, labels)
-    signals = _signals(chain, patterns, losses)
-    return _least_squares(signals, len(labels) * chain.weight_gradients[0]), labels
+    patterns = _patterns(network, groups, losses, labels)
+    signals = _signals(network, patterns, losses)
+    return least_squares_by_lsmr(signals, len(labels) * network.weight_gradients[0]), labels
 
 
 def _groups(gradient: np.ndarray, tolerance: float) -> tuple[list[np.ndarray], np.ndarray]:
@@ -62,20 +61,20 @@ def _label(ratios: np.ndarray) -> int:
 
 
 def _patterns(
-    chain: Chain, groups: list[np.ndarray], losses: np.ndarray, labels: np.ndarray
+    network: Propagation, groups: list[np.ndarray], losses: np.ndarray, labels: np.ndarray
 ) -> list[np.ndarray]:
     """Algorithm 3: masks (M, units) of each hidden layer, first layer first."""
-    hidden = chain.last
+    hidden = network.last
     if len(groups) == 1:
-        return [(chain.weight_gradients[i] != 0).any(1)[None] for i in range(hidden)]
+        return [(network.weight_gradients[i] != 0).any(1)[None] for i in range(hidden)]
     patterns: list[np.ndarray] = []
     exclusive = groups
     for index in range(hidden - 1, 0, -1):
         masks = np.array(
             [
-                chain.weight_gradients[index][own[0]] != 0
+                network.weight_gradients[index][own[0]] != 0
                 if len(own)
-                else np.zeros(chain.weights[index].shape[1], bool)
+                else np.zeros(network.weights[index].shape[1], bool)
                 for own in exclusive
             ]
         )
@@ -84,31 +83,23 @@ def _patterns(
         patterns.insert(0, masks)
     p = losses.copy()
     p[np.arange(len(labels)), labels] += 1
-    last = np.zeros((len(groups), chain.weights[-1].shape[1]), bool)
+    last = np.zeros((len(groups), network.weights[-1].shape[1]), bool)
     for record, own in enumerate(groups):
         free = np.ones(last.shape[1], bool)
         for other in groups[:record] + groups[record + 1 :]:
             free[other] = False
-        logits = np.log(np.maximum(p[record], 1e-30)) - chain.biases[-1]
+        logits = np.log(np.maximum(p[record], 1e-30)) - network.biases[-1]
         # A constant of either sign may be added to all logits.
         ones = np.ones((len(logits), 1))
-        solution, _ = nnls(np.hstack([chain.weights[-1][:, free], ones, -ones]), logits)
+        solution, _ = nnls(np.hstack([network.weights[-1][:, free], ones, -ones]), logits)
         last[record, np.flatnonzero(free)] = solution[:-2] > 0
         last[record, own] = True
     return [*patterns, last]
 
 
-def _signals(chain: Chain, patterns: list[np.ndarray], losses: np.ndarray) -> np.ndarray:
+def _signals(network: Propagation, patterns: list[np.ndarray], losses: np.ndarray) -> np.ndarray:
     """Δ (units, M): loss vectors sent back through the weights and patterns, Eq. 5."""
     signals = losses
-    for index in range(chain.last, 0, -1):
-        signals = (signals @ chain.weights[index]) * patterns[index - 1]
+    for index in range(network.last, 0, -1):
+        signals = (signals @ network.weights[index]) * patterns[index - 1]
     return signals.T
-
-
-def _least_squares(signals: np.ndarray, gradient: np.ndarray) -> np.ndarray:
-    """LSMR on the sparse system Δ·X = M·G₀ with all entries of X unknown at once."""
-    batch, width = signals.shape[1], gradient.shape[1]
-    system = kron(csr_array(signals), eye_array(width), format="csr")
-    found = lsmr(system, gradient.ravel(), atol=1e-14, btol=1e-14, maxiter=20 * batch + 200)[0]
-    return found.reshape(batch, width)

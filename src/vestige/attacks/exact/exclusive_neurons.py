@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from torch import Tensor
 
-from vestige.attacks.exact.chain import Chain
 from vestige.attacks.exact.layers import DenseHead
+from vestige.attacks.exact.propagation import Propagation
 
 LAST_HIDDEN, OTHERS = 2, 1
 """Exclusively activated neurons that each record needs (Pan et al. 2020, Propositions 1 and 2):
@@ -29,9 +29,9 @@ def condition_holds(masks: Sequence[np.ndarray]) -> bool:
     return all(bool((exclusive_counts(m) >= n).all()) for m, n in zip(masks, needed))
 
 
-def hidden_masks(chain: Chain, inputs: np.ndarray) -> list[np.ndarray]:
+def hidden_masks(network: Propagation, inputs: np.ndarray) -> list[np.ndarray]:
     """Which hidden neurons each record activates, one array (b, units) for each hidden layer."""
-    return [a > 0 for a in chain.forward(inputs)[1:-1]]
+    return [a > 0 for a in network.forward(inputs)[1:-1]]
 
 
 def exclusivity(head: DenseHead, inputs: Tensor) -> bool:
@@ -41,5 +41,5 @@ def exclusivity(head: DenseHead, inputs: Tensor) -> bool:
     and at least one … at other layers". It reads the secret: a measurement for the owner of the
     records, not a step of an attack.
     """
-    chain = Chain.of(head)
-    return condition_holds(hidden_masks(chain, inputs.detach().cpu().double().flatten(1).numpy()))
+    network = Propagation(head)
+    return condition_holds(hidden_masks(network, inputs.detach().cpu().double().flatten(1).numpy()))

@@ -1,4 +1,4 @@
-"""Labels from loss vectors, the batch's divisor, and the scale of records without a bias.
+"""Labels from loss vectors, the batch's divisor, and the length of records without a bias.
 
 In a head of two layers the recovered vector is ∝ p − y: its single negative entry is the label
 (Pan et al. 2020, Section 4). In deeper ones the label is the one whose backpropagated p − y has
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import OptimizeResult, minimize_scalar
 
-from vestige.attacks.exact.propagation import Propagation
+from vestige.attacks.exact.propagation import Propagation, possible_losses
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,8 @@ class Labelled:
 
 def labelled(network: Propagation, x: np.ndarray, sent: np.ndarray) -> Labelled:
     """Read labels of inputs x (b, D) from loss vectors (b, d₂): (p − y)/M, carried back."""
-    entering, logits = network.above(network.hidden(x))
-    possible = network.returned(entering, network.errors(logits))
+    activations = network.forward(x)
+    possible = network.backward(activations, possible_losses(activations[-1]))[1]
     cosine, ratio = _compared(possible, sent)
     labels = _signed(network, sent)
     if labels is None:
@@ -68,8 +68,8 @@ def scaled(
         allowed = None if labels is None else labels[m]
 
         def mismatch(factor: np.ndarray, divisor: float, m=m, allowed=allowed) -> np.ndarray:
-            entering, logits = network.above(factor[:, None] * hidden[m])
-            possible = network.returned(entering, network.errors(logits))
+            activations = network.forward(np.maximum(factor[:, None] * hidden[m], 0), 1)
+            possible = network.backward(activations, possible_losses(activations[-1]))[0]
             wanted = (divisor / factor)[:, None, None] * sent[m]
             weight = np.linalg.norm(possible, axis=2) + np.linalg.norm(wanted, axis=2)
             miss = np.linalg.norm(possible - wanted, axis=2) / np.maximum(weight, 1e-300)
@@ -90,6 +90,26 @@ def scaled(
                 if done.fun < best[m]:
                     best[m], factors[m], found[m] = done.fun, np.exp(done.x), divisor
     return factors, found
+
+
+def log_linear_scale(
+    directions: np.ndarray, offsets: np.ndarray, losses: np.ndarray, labels: np.ndarray
+) -> np.ndarray:
+    """Lengths α (n,) for which softmax(α·u + b) has the ratios of the loss vectors' entries.
+
+    Away from the label a loss vector is p up to scale, so log v_c = α·u_c + b_c + constant: a
+    straight line, where Algorithm 1 of Pan et al. 2020 guesses ḡ₁ = 2δ/3. Weights v² are the
+    inverse variance of log v under equal relative noise. directions u (n, K), offsets b (K,),
+    losses v (n, K) up to a positive scale, labels (n,); needs three classes.
+    """
+    kept = losses > 0
+    kept[np.arange(len(labels)), labels] = False
+    logs = np.where(kept, np.log(np.where(kept, losses, 1.0)) - offsets, 0.0)
+    weight = np.where(kept, losses, 0.0) ** 2
+    weight /= np.maximum(weight.sum(1, keepdims=True), 1e-300)
+    u = directions - (weight * directions).sum(1, keepdims=True)
+    spread = (weight * u**2).sum(1)
+    return (weight * u * logs).sum(1) / np.maximum(spread, 1e-300)
 
 
 def _signed(network: Propagation, sent: np.ndarray) -> np.ndarray | None:

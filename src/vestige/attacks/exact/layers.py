@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -47,6 +48,17 @@ class Recovered:
     certified: Tensor
     reason: str = ""
 
+    @classmethod
+    def nothing(cls, head: DenseHead, count: int, reason: str) -> Self:
+        """Nothing recovered of this many records, and why."""
+        return cls(
+            torch.full((count, head.layers[0].weight.shape[1]), torch.nan, dtype=torch.float64),
+            torch.full((count,), -1, dtype=torch.int64),
+            torch.zeros(count, dtype=torch.float64),
+            torch.zeros(count, dtype=torch.bool),
+            reason,
+        )
+
 
 # Sides of pictures that are tried where nobody says what a record looks like.
 USUAL_SIDES = (28, 32, 8, 16, 64, 224, 24, 25, 48, 96, 128, 256)
@@ -79,22 +91,42 @@ def dense_head(
     batch_size
         Number of records, if it is known.
     """
+    found = dense_layers(simulator, head, shape=shape)
+    factor = _factor(simulator, release, batch_size)
+    return DenseHead(tuple(_layer(*one, release, factor) for one in found.items()))
+
+
+def dense_layers(
+    simulator: Simulator,
+    head: Sequence[str] | None = None,
+    *,
+    shape: tuple[int, ...] | None = None,
+) -> dict[str, nn.Linear]:
+    """Names and layers of the head, first layer first, as ``dense_head`` finds them."""
     _check_loss(simulator.loss)
     names = {id(m): n for n, m in simulator.network.named_modules() if isinstance(m, nn.Linear)}
     if not names:
         raise BadInput(
-            "The network has no fully connected layer (nn.Linear): exact inversion reads one's "
-            "gradient."
+            "The network has no fully connected layer (nn.Linear), and exact inversion reads one's "
+            "gradient: try InvertingGradients, which needs none."
         )
     wanted = None if head is None else [_named(simulator.network, name) for name in head]
     chain = _chain(simulator, shape, wanted)
     if len(chain) < 2:
+        others = _other_activations(simulator.network)
         raise BadInput(
-            "The network's logits do not come from fully connected layers with ReLU between them: "
-            "exact inversion needs a hidden fully connected layer, then ReLU, before the last one."
+            "The network's logits do not come from fully connected layers with ReLU between them"
+            f"{f' (it has {others})' if others else ''}: exact inversion needs a hidden fully "
+            "connected layer, then ReLU, before the last one; try InvertingGradients, which needs "
+            "neither."
         )
-    factor = _factor(simulator, release, batch_size)
-    return DenseHead(tuple(_layer(module, names[id(module)], release, factor) for module in chain))
+    return {names[id(module)]: module for module in chain}
+
+
+def _other_activations(network: nn.Module) -> str:
+    """Names of the network's activations that are not ReLU, as far as they are modules."""
+    kinds = {type(m) for m in network.modules() if type(m).__module__ == nn.ReLU.__module__}
+    return " and ".join(sorted(kind.__name__ for kind in kinds - {nn.ReLU}))
 
 
 @dataclass(frozen=True)
@@ -113,8 +145,8 @@ def _chain(
     calls, logits = _observed(simulator, shape)
     if not calls or not _same(calls[-1].gave, logits):
         raise BadInput(
-            "The network's logits are not the output of its last fully connected layer: exact "
-            "inversion cannot read through what comes after it."
+            "The network's logits are not the output of its last fully connected layer, and exact "
+            "inversion cannot read through what comes after it: try InvertingGradients."
         )
     chain = [calls[-1]]
     for call in reversed(calls[:-1]):
@@ -201,15 +233,16 @@ def _named(network: nn.Module, name: str) -> nn.Linear:
     return module
 
 
-def _layer(module: nn.Linear, name: str, release: Release, factor: float) -> DenseLayer:
+def _layer(name: str, module: nn.Linear, release: Release, factor: float) -> DenseLayer:
     """Join a layer with its gradient."""
 
     def gradient(part: str) -> Tensor:
         full = f"{name}.{part}" if name else part
         if full not in release.tensors:
             raise BadInput(
-                f"The release holds no gradient of {full!r}: exact inversion needs those of all "
-                "fully connected layers of the head."
+                f"The release holds no gradient of {full!r}, and exact inversion needs those of "
+                "all fully connected layers of the head: try InvertingGradients, which matches "
+                "what was released."
             )
         tensor, like = release.tensors[full].detach(), module.get_parameter(part)
         if tensor.shape != like.shape:
@@ -259,4 +292,6 @@ def _check_loss(loss: Loss) -> None:
             continue
         if slope.shape == expected.shape and torch.allclose(slope, expected, atol=1e-6):
             return
-    raise BadInput("Exact inversion needs cross-entropy, and the loss is another one.")
+    raise BadInput(
+        "Exact inversion needs cross-entropy, and the loss is another one: try InvertingGradients."
+    )

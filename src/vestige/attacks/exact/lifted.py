@@ -52,6 +52,7 @@ def lifted_inversion(
     batch_size: int | None = None,
     binary: bool = False,
     bounds: tuple[float, float] | None = None,
+    reading: Reading | None = None,
     generator: torch.Generator,
 ) -> Recovered:
     """Recover the inputs of the first fully connected layer from its averaged gradient.
@@ -71,6 +72,8 @@ def lifted_inversion(
         Whether inputs are zeros and ones; then masks need not differ between samples.
     bounds
         Lowest and highest value of an input, used where the gradient is noisy.
+    reading
+        What ``read`` made of the gradient, where that is known already.
     generator
         Where random combinations are drawn from.
     """
@@ -79,17 +82,18 @@ def lifted_inversion(
         int(torch.randint(2**62, (1,), generator=generator, device=generator.device))
     )
     network = Propagation(head)
-    reading = read(head, noise, batch_size)
-    problem = _Problem(network, reading, batch_size, bounds, random)
+    reading = read(head, noise, batch_size) if reading is None else reading
+    problem = Problem(network, reading, batch_size, bounds, random)
     if reading.factors.rank == 0:
-        return _nothing(head, 0, "The gradient of the first layer is zero, or below its noise.")
+        reason = "The gradient of the first layer is zero, or below its noise."
+        return Recovered.nothing(head, 0, reason)
     if binary and reading.factors.rank <= LARGEST_RANK:
         return problem.answer(problem.enumerated(), refine=False)
     rank = reading.factors.rank
     live = len(reading.factors.rows)
     needed = _needed(rank, len(network.weights[1]))
     if needed > live:
-        return _nothing(
+        return Recovered.nothing(
             head,
             rank,
             f"The lifted equations of {rank} records need {needed} live neurons in the first "
@@ -102,7 +106,7 @@ def lifted_inversion(
 
 
 @dataclass(frozen=True)
-class _Problem:
+class Problem:
     """One gradient to invert: the network, the gradient's factors, and a stream of randomness."""
 
     network: Propagation
@@ -113,6 +117,7 @@ class _Problem:
 
     @property
     def factors(self) -> Factors:
+        """The gradient's factors."""
         return self.reading.factors
 
     def outgoing(self, basis: np.ndarray) -> np.ndarray:
@@ -138,12 +143,20 @@ class _Problem:
         z, y, _ = null_space(left, outgoing, self.random)
         q, gamma = diagonalized(left, outgoing, z, y, self.random)
         divisions = [division(left, outgoing, *pair) for pair in zip(q.T, gamma.T)]
-        found = self._unmixed(basis, divisions)
-        agreement = self._explained(np.nan_to_num(found)).agreement
-        return found, agreement
+        found = self.unmixed(basis, divisions)
+        return found, self.agreement(found)
 
-    def _unmixed(self, basis: np.ndarray, divisions: list[np.ndarray]) -> np.ndarray:
-        """Inputs (b, D) from polished mixing columns; without a bias, scaled by their labels."""
+    def agreement(self, x: np.ndarray) -> np.ndarray:
+        """How well the masks of inputs (b, D) agree with the gradient's (b,)."""
+        return self._explained(np.nan_to_num(x)).agreement
+
+    def unmixed(
+        self, basis: np.ndarray, divisions: list[np.ndarray], *, lengths: bool = True
+    ) -> np.ndarray:
+        """Inputs (b, D) from polished mixing columns; without a bias, scaled by their labels.
+
+        ``lengths=False`` leaves them at length one, which masks do not see.
+        """
         left, outgoing = self.factors.left, self.outgoing(basis)
         samples = [polished(left, outgoing, active) for active in divisions]
         mixing = np.stack([sample.q for sample in samples], 1)
@@ -154,14 +167,14 @@ class _Problem:
         if self.reading.with_bias:
             last = full[:, -1:]
             return full[:, :-1] / np.where(last == 0, np.nan, last)
-        return self._lengthened(full, np.stack([sample.active for sample in samples]))
-
-    def _lengthened(self, directions: np.ndarray, active: np.ndarray) -> np.ndarray:
-        """Sign by the masks, then length by softmax consistency."""
-        directions = directions / np.linalg.norm(directions, axis=1, keepdims=True)
+        directions = full / np.linalg.norm(full, axis=1, keepdims=True)
         positive = self.network.hidden(directions)[:, self.factors.rows] > 0
-        agree = (positive == active).mean(1)
+        agree = (positive == np.stack([sample.active for sample in samples])).mean(1)
         directions *= np.where(agree < 0.5, -1.0, 1.0)[:, None]
+        return self._lengthened(directions) if lengths else directions
+
+    def _lengthened(self, directions: np.ndarray) -> np.ndarray:
+        """Give directions (b, D) their length by softmax consistency."""
         sent = self._explained(directions).sent
         factor, _ = scaled(self.network, directions, sent, divisors=(float(len(directions)), 1.0))
         return directions * factor[:, None]
@@ -203,7 +216,8 @@ class _Problem:
         head = self.network.head
         finite = np.isfinite(x).all(1) & (np.abs(x).max(1, initial=0) < 1e100)
         if not finite.any():
-            return _nothing(head, self.factors.rank, "No record of the batch could be separated.")
+            reason = "No record of the batch could be separated."
+            return Recovered.nothing(head, self.factors.rank, reason)
         x = x[finite]
         sent = self._explained(x).sent
         found = labelled(self.network, x, sent)
@@ -212,7 +226,17 @@ class _Problem:
         final = self._explained(x)
         found = labelled(self.network, x, final.sent)
         certificate = certificates(final, found.agreement, x, self.reading.doubt)
+        certificate[self._open_length(x)] = 0
         return self._reported(x, found.labels, certificate)
+
+    def _open_length(self, x: np.ndarray) -> np.ndarray:
+        """Which inputs (b, D) could be longer or shorter and explain the gradient as well (b,).
+
+        Two classes and no bias leave one equation for a length, 1 − p(s·u) = c/s, which has two
+        solutions; a record of zeros and ones has no other length.
+        """
+        open_length = not self.reading.with_bias and self.network.classes < 3
+        return np.logical_and(open_length, ~np.isin(x, (0.0, 1.0)).all(1))
 
     def _refined(
         self,
@@ -244,7 +268,7 @@ class _Problem:
     def _reported(self, x: np.ndarray, labels: np.ndarray, certificate: np.ndarray) -> Recovered:
         rank = self.factors.rank
         count = len(x)
-        answer = _nothing(self.network.head, max(rank, count), "")
+        answer = Recovered.nothing(self.network.head, max(rank, count), "")
         answer.inputs[:count] = torch.from_numpy(x)
         answer.labels[:count] = torch.from_numpy(labels.astype(np.int64))
         answer.certificate[:count] = torch.from_numpy(certificate)
@@ -253,6 +277,8 @@ class _Problem:
         if certain == rank:
             return answer
         reason = f"Only {certain} of {rank} records pass the certificate."
+        if self._open_length(x).any():
+            reason = "Two classes and no biases leave the length of the records open."
         return replace(answer, reason=reason)
 
 
@@ -266,14 +292,3 @@ def _check(head: DenseHead) -> None:
             "The lift reads two adjacent fully connected layers with ReLU between them, and the "
             "head has one."
         )
-
-
-def _nothing(head: DenseHead, count: int, reason: str) -> Recovered:
-    inputs = torch.full((count, head.layers[0].weight.shape[1]), torch.nan, dtype=torch.float64)
-    return Recovered(
-        inputs,
-        torch.full((count,), -1, dtype=torch.int64),
-        torch.zeros(count, dtype=torch.float64),
-        torch.zeros(count, dtype=torch.bool),
-        reason,
-    )

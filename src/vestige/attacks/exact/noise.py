@@ -26,6 +26,11 @@ SUMMED, ROUNDED_ONCE = 1.5, 3**-0.5
 # The largest singular value of unit noise (n, D) is about √n + √D; entries that share factors
 # are rounded alike, so a margin; Gaussian noise needs little.
 ROUNDING_MARGIN, GAUSSIAN_MARGIN = 3.0, 1.3
+# Width of the first sketch, columns beyond the rank, and power iterations: noise is a third of the
+# smallest direction that counts, and (1/3)⁵ of it stays.
+SKETCH, SPARE, PASSES = 64, 16, 2
+# Rounding is not quite independent: up to ten times what it is expected to leave is.
+LEFT_BY_ROUNDING = 10.0
 
 Noise = str | float
 """``"float64"``, ``"float32"``, ``"float16"``, ``"bfloat16"``, or a known standard deviation."""
@@ -63,7 +68,7 @@ class Factors:
     """A gradient matrix A (n, D) as s·(L·V)·tᵀ plus noise of about unit variance within.
 
     ``rows`` and ``columns`` are those with any non-zero entry; left (rows, b) = U·S, right
-    (b, columns) = Vᵀ, singular (all), row_scale (rows,) = s, column_scale (columns,) = t.
+    (b, columns) = Vᵀ, singular (the largest), row_scale (rows,) = s, column_scale (columns,) = t.
     """
 
     rows: np.ndarray
@@ -97,6 +102,8 @@ def factored(
     variance = deviations(kept, noise) ** 2
     across = np.ones(width)
     down = np.ones(n)
+    margin = ROUNDING_MARGIN if isinstance(noise, str) else GAUSSIAN_MARGIN
+    edge = margin * (np.sqrt(n) + np.sqrt(width))
     if kept.size:
         variance /= variance.mean()
         for _ in range(10):
@@ -105,13 +112,60 @@ def factored(
         # Normalised once more, with the units that division by the mean took away.
         level = float((deviations(kept, noise) ** 2).mean())
         row_scale, column_scale = np.sqrt(level / down), np.sqrt(1 / across)
-        u, s, v = svd(kept / row_scale[:, None] / column_scale, full_matrices=False)
+        u, s, v = _leading(kept / row_scale[:, None] / column_scale, rank or most, edge)
     else:
         row_scale, column_scale = down, across
         u, s, v = np.zeros((n, 0)), np.zeros(0), np.zeros((0, width))
-    margin = ROUNDING_MARGIN if isinstance(noise, str) else GAUSSIAN_MARGIN
-    found = int((s > margin * (np.sqrt(n) + np.sqrt(width))).sum())
+    found = int((s > edge).sum())
     found = min(found if rank is None else rank, len(s) if most is None else most, len(s))
     return Factors(
         rows, columns, row_scale, column_scale, u[:, :found] * s[:found], v[:found], s, matrix.shape
     )
+
+
+def constant_level(matrix: np.ndarray, precision: str) -> float | None:
+    """Standard deviation of constant noise in a gradient, or None if rounding explains it.
+
+    A sketch A·Ω of k columns spans a gradient of rank below k; what it leaves of independent noise
+    has (n − k)(D − k) degrees of freedom.
+    """
+    live = matrix[np.abs(matrix).max(1, initial=0) > 0]
+    # A few hundred rows tell the level as well as all of them.
+    matrix = live[:: max(len(live) // (4 * SKETCH), 1)]
+    size = min(min(matrix.shape) // 2, 2 * SKETCH)
+    if size < 1:
+        return None
+    rounding = float(np.sqrt(np.mean(deviations(matrix, precision) ** 2)))
+    basis = _sketched(matrix, size, passes=0)
+    rest = matrix - basis @ (basis.T @ matrix)
+    n, width = matrix.shape
+    level = float(np.linalg.norm(rest) / np.sqrt((n - size) * (width - size)))
+    return level if level > LEFT_BY_ROUNDING * rounding else None
+
+
+def _leading(
+    matrix: np.ndarray, wanted: int | None, edge: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Singular triples of all values above ``edge`` and some below, the largest first.
+
+    Subspace iteration on a random sketch (Halko, Martinsson, Tropp 2011, Algorithm 4.4), wider
+    until the values above the edge fill it no more; a full decomposition where that is most of it.
+    """
+    size = SKETCH if wanted is None else wanted + SPARE
+    while size < min(matrix.shape) // 3:
+        basis = _sketched(matrix, size, PASSES)
+        u, s, v = svd(basis.T @ matrix, full_matrices=False)
+        if wanted is not None or s[size - SPARE] <= edge:
+            return basis @ u, s, v
+        size *= 2
+    return svd(matrix, full_matrices=False)
+
+
+def _sketched(matrix: np.ndarray, size: int, passes: int) -> np.ndarray:
+    """Orthonormal basis (n, size) of A·Ω after some power iterations; Ω is always the same."""
+    start = np.random.default_rng(0).standard_normal((matrix.shape[1], size))
+    basis, _ = np.linalg.qr(matrix @ start)
+    for _ in range(passes):
+        across, _ = np.linalg.qr(matrix.T @ basis)
+        basis, _ = np.linalg.qr(matrix @ across)
+    return basis

@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from vestige.attacks.exact.chain import Chain, loss_vectors, solved
-from vestige.attacks.exact.scales import log_linear_scale
+from vestige.attacks.exact.gradient_equation import solved
+from vestige.attacks.exact.labels_and_scale import log_linear_scale
+from vestige.attacks.exact.propagation import Propagation, loss_vectors
 
 # Misfits in roundoffs. A float32 forward pass leaves some ten of them in the loss vector; a row
 # that a second record touches misses by far more, unless that record's loss is tiny.
@@ -47,7 +48,7 @@ class _Left:
         return np.linalg.norm(self.weight, axis=1)
 
 
-def peel(chain: Chain, roundoff: float) -> Peeled:
+def peel(network: Propagation, roundoff: float) -> Peeled:
     """Find the records that some neuron of the last hidden layer sees alone; subtract; repeat.
 
     Pan et al. 2020 find such neurons by parallel columns of the last gradient (Algorithm 1), which
@@ -59,30 +60,30 @@ def peel(chain: Chain, roundoff: float) -> Peeled:
     Certified records leave the gradient, which makes further neurons exclusive. This goes beyond
     the paper, whose condition asks for exclusive neurons in the whole batch at once.
     """
-    width = chain.weights[chain.last - 1].shape[1]
+    width = network.weights[network.last - 1].shape[1]
     nothing = np.zeros(0)
     found = Peeled(np.zeros((0, width)), nothing.astype(int), nothing, nothing, nothing.astype(int))
     batch, turn = 0, 0
     while found.shares.sum() < 1 - 1e-3:
-        below, above = _left(chain, found)
-        fresh = _exclusive(chain, below, above, roundoff, turn, found)
+        below, above = _left(network, found)
+        fresh = _exclusive(network, below, above, roundoff, turn, found)
         fresh, batch = _counted(fresh, found, batch)
         if not len(fresh.labels):
             break
-        found = _averaged(chain, _joined(found, fresh), roundoff)
+        found = _averaged(network, _joined(found, fresh), roundoff)
         turn += 1
     return found
 
 
-def _left(chain: Chain, found: Peeled) -> tuple[_Left, _Left]:
+def _left(network: Propagation, found: Peeled) -> tuple[_Left, _Left]:
     """Take the records found out of the gradients of the last two layers."""
-    lower, upper = chain.last - 1, chain.last
-    below, above = chain.weight_gradients[lower], chain.weight_gradients[upper].T
-    bias = chain.bias_gradients[lower]
+    lower, upper = network.last - 1, network.last
+    below, above = network.weight_gradients[lower], network.weight_gradients[upper].T
+    bias = network.bias_gradients[lower]
     mass_below, mass_above = np.linalg.norm(below, axis=1), np.linalg.norm(above, axis=1)
     for index in range(len(found.labels)):
         one = slice(index, index + 1)
-        (first, slope), (second, _) = chain.gradients(
+        (first, slope), (second, _) = network.gradients(
             found.activations[one], found.labels[one], found.shares[one], lower
         )
         below, bias, above = below - first, bias - slope, above - second.T
@@ -91,26 +92,26 @@ def _left(chain: Chain, found: Peeled) -> tuple[_Left, _Left]:
     return _Left(below, bias, mass_below), _Left(above, np.zeros(len(bias)), mass_above)
 
 
-def _averaged(chain: Chain, found: Peeled, roundoff: float) -> Peeled:
+def _averaged(network: Propagation, found: Peeled, roundoff: float) -> Peeled:
     """Solve Eq. 5 for the records found, on all rows that they explain without the others.
 
     One row gives a record to within its own rounding; the error would grow from one subtraction
     to the next.
     """
-    lower = chain.last - 1
-    below, _ = _left(chain, found)
+    lower = network.last - 1
+    below, _ = _left(network, found)
     rows = (below.mass > 0) & (below.size <= CLEAR * roundoff * below.mass)
     if rows.sum() < 2 * len(found.labels):
         return found
-    activations = chain.forward(found.activations, lower)
-    signals = chain.backward(activations, loss_vectors(activations[-1], found.labels))[0]
+    activations = network.forward(found.activations, lower)
+    signals = network.backward(activations, loss_vectors(activations[-1], found.labels))[0]
     weight = 1 / below.mass[rows]
     moved = solved(
         (signals * found.shares[:, None])[:, rows].T * weight[:, None],
-        chain.weight_gradients[lower][rows] * weight[:, None],
+        network.weight_gradients[lower][rows] * weight[:, None],
     )
     trial = replace(found, activations=cleaned(moved, roundoff) if lower else moved)
-    after, _ = _left(chain, trial)
+    after, _ = _left(network, trial)
     better = (
         np.isfinite(moved).all()
         and (after.size[rows] * weight).sum() < (below.size[rows] * weight).sum()
@@ -149,7 +150,7 @@ def _counted(fresh: Peeled, found: Peeled, batch: int) -> tuple[Peeled, int]:
 
 
 def _exclusive(
-    chain: Chain,
+    network: Propagation,
     below: _Left,
     above: _Left,
     roundoff: float,
@@ -157,30 +158,30 @@ def _exclusive(
     found: Peeled,
 ) -> Peeled:
     """Test every neuron of the last hidden layer, and keep one of those that agree on a record."""
-    lower, upper = chain.last - 1, chain.last
+    lower, upper = network.last - 1, network.last
     size, size_above = below.size, above.size
     clear = (size > CLEAR * roundoff * below.mass) & (size_above > CLEAR * roundoff * above.mass)
     rows = np.flatnonzero(clear)
     row, column = below.weight[rows], above.weight[rows]
-    if chain.biased[lower]:
+    if network.biased[lower]:
         activations = row / below.bias[rows, None]
     else:
         activations = row / size[rows, None]
         # The neuron is active, which settles the sign.
-        active = (activations * chain.weights[lower][rows]).sum(1)
+        active = (activations * network.weights[lower][rows]).sum(1)
         activations = activations * np.sign(active)[:, None]
     if lower:
         activations = cleaned(activations, roundoff)
     labels = column.argmin(1)
-    hidden = chain.forward(activations, lower)[1]
-    logits = hidden @ chain.weights[upper].T
-    if not chain.biased[lower]:
-        if chain.classes < 3:
+    hidden = network.forward(activations, lower)[1]
+    logits = hidden @ network.weights[upper].T
+    if not network.biased[lower]:
+        if network.classes < 3:
             return _none(found)
-        length = log_linear_scale(logits, chain.biases[upper], column, labels)
+        length = log_linear_scale(logits, network.biases[upper], column, labels)
         activations, hidden, logits = (length[:, None] * a for a in (activations, hidden, logits))
-    losses = loss_vectors(logits + chain.biases[upper], labels)
-    misfits, shares = _misfits(chain, rows, row, column, activations, hidden, losses, labels)
+    losses = loss_vectors(logits + network.biases[upper], labels)
+    misfits, shares = _misfits(network, rows, row, column, activations, hidden, losses, labels)
     good = np.isfinite(misfits) & (shares > 0) & (shares < 1 + ACCEPTABLE * roundoff)
     misfits = np.where(good, misfits, np.inf)
     # Noise of a row grows as what is left of it shrinks.
@@ -206,7 +207,7 @@ def _exclusive(
 
 
 def _misfits(
-    chain: Chain,
+    network: Propagation,
     rows: np.ndarray,
     row: np.ndarray,
     column: np.ndarray,
@@ -232,16 +233,17 @@ def _misfits(
     misfit = np.sqrt(total.sum(1) + weight * off[index, labels] ** 2)
     misfit /= np.abs(scale) * np.linalg.norm(others, axis=1)
     shares = scale / hidden[index, rows]
-    sent = chain.weights[chain.last][:, rows].T
+    sent = network.weights[network.last][:, rows].T
     signal = (sent * losses).sum(1)
     measured = (row * activations).sum(1) / (activations**2).sum(1)
     bulk = (np.abs(sent) * np.abs(losses)).sum(1)
     length = np.abs(measured / shares - signal) / bulk * own / (own + 1e-2)
     misfit = np.maximum(misfit, length)
-    if chain.classes <= 3:
-        # Few classes leave few equations: shares must be one over a whole number as well.
+    if network.classes <= 3:
+        # Few classes leave few equations: shares must be one over a whole number as well. Not
+        # relative to that number: a tiny share is always near one over some large one.
         whole = 1 / shares
-        misfit = np.maximum(misfit, np.abs(whole - np.round(whole)) / whole)
+        misfit = np.maximum(misfit, np.abs(whole - np.round(whole)))
     return misfit, np.where(hidden[index, rows] > 0, shares, -1.0)
 
 

@@ -1,4 +1,4 @@
-"""The dense head in float64: logits, activity, and the loss vectors that flow back."""
+"""The dense head replayed in float64: forwards, backwards, and its gradient."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ from vestige.attacks.exact.layers import DenseHead
 
 @dataclass(frozen=True)
 class Propagation:
-    """Forward and backward pass of a dense head with cross-entropy, in float64."""
+    """Forward and backward pass of a dense head with cross-entropy, in float64.
+
+    Layer i maps the activations a_i (…, in) to a_{i+1} = relu(W_i·a_i + b_i); the last layer gives
+    logits.
+    """
 
     head: DenseHead
 
@@ -26,54 +30,122 @@ class Propagation:
     @cached_property
     def biases(self) -> list[np.ndarray]:
         """Biases (out,), zeros where a layer has none."""
+        return [_array(layer.bias, len(layer.weight)) for layer in self.head.layers]
+
+    @cached_property
+    def biased(self) -> list[bool]:
+        """Whether each layer has a bias whose gradient was released."""
         return [
-            np.zeros(len(layer.weight)) if layer.bias is None else _array(layer.bias)
-            for layer in self.head.layers
+            layer.bias is not None and layer.bias_gradient is not None for layer in self.head.layers
         ]
 
+    @cached_property
+    def weight_gradients(self) -> list[np.ndarray]:
+        """Released gradients of the weights (out, in)."""
+        return [_array(layer.weight_gradient) for layer in self.head.layers]
+
+    @cached_property
+    def bias_gradients(self) -> list[np.ndarray]:
+        """Released gradients of the biases (out,), zeros where there is none."""
+        return [_array(layer.bias_gradient, len(layer.weight)) for layer in self.head.layers]
+
     @property
-    def options(self) -> int:
-        """Number of labels: a single logit has two."""
-        return max(len(self.weights[-1]), 2)
+    def last(self) -> int:
+        """Index of the layer that gives the logits."""
+        return len(self.head.layers) - 1
+
+    @property
+    def classes(self) -> int:
+        """Number of logits."""
+        return len(self.head.layers[-1].weight)
 
     def hidden(self, x: np.ndarray) -> np.ndarray:
         """What enters the first ReLU (b, n) for inputs (b, D)."""
         return x @ self.weights[0].T + self.biases[0]
 
-    def above(self, hidden: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
-        """What enters each ReLU, from (…, n) on, and the logits."""
-        entering, current = [], hidden
-        for weight, bias in zip(self.weights[1:], self.biases[1:]):
-            entering.append(current)
-            current = np.maximum(current, 0) @ weight.T + bias
-        return entering, current
+    def forward(self, activations: np.ndarray, start: int = 0) -> list[np.ndarray]:
+        """Activations a_start, …, a_last and the logits, for a_start (…, in)."""
+        found = [activations]
+        for index in range(start, self.last + 1):
+            found.append(found[-1] @ self.weights[index].T + self.biases[index])
+            if index < self.last:
+                np.maximum(found[-1], 0, out=found[-1])
+        return found
 
-    def errors(self, logits: np.ndarray) -> np.ndarray:
-        """Loss vectors p − y at the logits (…, options, classes), for every possible label."""
-        if logits.shape[-1] == 1:
-            return expit(logits)[..., None, :] - np.arange(2.0)[:, None]
-        # 1 − p of the label as a sum over the others: the difference would lose small losses.
-        chance = softmax(logits, axis=-1)
-        rest = np.broadcast_to(chance[..., None, :], (*chance.shape, chance.shape[-1])).copy()
-        own = np.arange(chance.shape[-1])
-        rest[..., own, own] = 0
-        rest[..., own, own] = -rest.sum(-1)
-        return rest
+    def backward(self, activations: list[np.ndarray], losses: np.ndarray) -> list[np.ndarray]:
+        """Derivatives of the loss by the outputs of each layer, from loss vectors (…, classes).
 
-    def returned(self, entering: list[np.ndarray], errors: np.ndarray) -> np.ndarray:
-        """Carry loss vectors at the logits (…, o, classes) back to the second layer (…, o, d₂)."""
-        current = errors
-        for layer in range(len(self.weights) - 1, 1, -1):
-            active = entering[layer - 1] > 0
-            current = (current @ self.weights[layer]) * active[..., None, :]
-        return current
+        ``activations`` is what ``forward`` gave, from whichever layer it started. Several loss
+        vectors for each record (…, o, classes) give derivatives (…, o, out).
+        """
+        several = losses.ndim > activations[-1].ndim
+        signals = [losses]
+        start = self.last + 2 - len(activations)
+        for index in range(self.last, start, -1):
+            active = activations[index - start] > 0
+            active = active[..., None, :] if several else active
+            signals.append((signals[-1] @ self.weights[index]) * active)
+        return signals[::-1]
 
     def sent_back(self, x: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Derivatives of each sample's loss: first layer (b, n), second layer (b, d₂)."""
-        entering, logits = self.above(self.hidden(x))
-        errors = self.errors(logits)[np.arange(len(x)), labels][:, None, :]
-        second = self.returned(entering, errors)[:, 0]
-        return (second @ self.weights[1]) * (entering[0] > 0), second
+        """Derivatives of each record's loss: first layer (b, n), second layer (b, d₂)."""
+        activations = self.forward(x)
+        signals = self.backward(activations, loss_vectors(activations[-1], labels))
+        return signals[0], signals[1]
+
+    def gradients(
+        self, inputs: np.ndarray, labels: np.ndarray, shares: np.ndarray, start: int = 0
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Weight and bias gradient of layers start … last for a weighted batch."""
+        activations = self.forward(inputs, start)
+        signals = self.backward(activations, loss_vectors(activations[-1], labels))
+        return [
+            ((signal * shares[:, None]).T @ a, shares @ signal)
+            for signal, a in zip(signals, activations)
+        ]
+
+    def residual(self, inputs: np.ndarray, labels: np.ndarray) -> float:
+        """Distance of the recomputed gradient of a whole batch, relative to the released one.
+
+        The largest over layers: a deep layer with large entries must not hide a shallow one.
+        """
+        shares = np.full(len(inputs), 1 / max(len(inputs), 1))
+        worst = 0.0
+        for index, (weight, bias) in enumerate(self.gradients(inputs, labels, shares)):
+            off = np.sum((weight - self.weight_gradients[index]) ** 2)
+            size = np.sum(self.weight_gradients[index] ** 2)
+            if self.biased[index]:
+                off += np.sum((bias - self.bias_gradients[index]) ** 2)
+                size += np.sum(self.bias_gradients[index] ** 2)
+            worst = max(worst, float(np.sqrt(off / max(size, 1e-300))))
+        return worst
+
+
+def possible_losses(logits: np.ndarray) -> np.ndarray:
+    """Loss vectors p − y at logits (…, classes) for every label: (…, options, classes).
+
+    Pan et al. 2020, Eq. 3. A single logit has two options, and p is logistic.
+    """
+    if logits.shape[-1] == 1:
+        return np.stack([expit(logits), -expit(-logits)], -2)
+    # 1 − p of the label as a sum over the others: the difference would round a small loss away.
+    chance = softmax(logits, axis=-1)
+    found = np.broadcast_to(chance[..., None, :], (*chance.shape, chance.shape[-1])).copy()
+    own = np.arange(chance.shape[-1])
+    found[..., own, own] = 0
+    found[..., own, own] = -found.sum(-1)
+    return found
+
+
+def loss_vectors(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Loss vectors p − y (n, classes) of records with known labels (n,)."""
+    rows = np.arange(len(labels))
+    if logits.shape[-1] == 1:
+        return possible_losses(logits)[rows, labels]
+    found = softmax(logits, axis=-1)
+    found[rows, labels] = 0
+    found[rows, labels] = -found.sum(-1)
+    return found
 
 
 def gradient_matrix(head: DenseHead, layer: int) -> np.ndarray:
@@ -85,5 +157,6 @@ def gradient_matrix(head: DenseHead, layer: int) -> np.ndarray:
     return np.hstack([weight, _array(chosen.bias_gradient)[:, None]])
 
 
-def _array(tensor: Tensor) -> np.ndarray:
-    return tensor.detach().cpu().double().numpy()
+def _array(tensor: Tensor | None, units: int = 0) -> np.ndarray:
+    """Copy a tensor to float64, or make zeros where there is none."""
+    return np.zeros(units) if tensor is None else tensor.detach().cpu().double().numpy()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.integrate import cumulative_trapezoid
 from scipy.linalg import null_space
 
 from vestige.attacks.exact.layers import DenseHead
@@ -14,6 +13,7 @@ from vestige.attacks.exact.noise import (
     Factors,
     Noise,
     checked,
+    constant_level,
     detected_precision,
     factored,
 )
@@ -47,7 +47,6 @@ def read(head: DenseHead, noise: Noise | None, batch_size: int | None) -> Readin
     """Find the noise, fill what was pruned, and factor the first two layers' gradients."""
     first, second = gradient_matrix(head, 0), gradient_matrix(head, 1)
     with_bias = head.layers[0].bias_gradient is not None
-    given = noise
     kind = _precision(head) if noise is None else checked(noise)
     step = ROUNDING[kind][1] if isinstance(kind, str) else 0.0
     parts = (with_bias, head.layers[1].bias_gradient is not None)
@@ -65,13 +64,10 @@ def read(head: DenseHead, noise: Noise | None, batch_size: int | None) -> Readin
         factors = factored(matrix, kind, rank=batch_size, most=rank)
         bases = (_basis(second, kind, factors.rank),)
         return Reading(first, factors, bases, kind, with_bias, True, missing, edges, doubt)
-    factors = factored(first, kind, most=batch_size)
-    short = min(len(factors.rows), len(factors.columns))
-    if given is None and factored(first, kind).rank > 0.5 * short:
-        level = _noise_level(first)
-        again = factored(first, level, most=batch_size)
-        if 0 < again.rank < 0.5 * min(first.shape):
-            kind, factors = level, again
+    level = constant_level(first, kind) if noise is None and isinstance(kind, str) else None
+    factors = factored(first, kind if level is None else level, most=batch_size)
+    if level is not None and factors.rank:
+        kind = level
     coarse = not isinstance(kind, str) or kind in ("float16", "bfloat16")
     bases = (_basis(second, kind, factors.rank),)
     # A noisy basis loses small loss vectors: do without where there are neurons enough.
@@ -100,9 +96,13 @@ def _basis(second: np.ndarray, noise: Noise, rank: int) -> np.ndarray:
 
 
 def _edge(matrix: np.ndarray, with_bias: bool, step: float) -> bool:
-    """Whether the weights or the bias of a layer show the edge that pruning leaves."""
-    parts = (matrix[:, :-1], matrix[:, -1]) if with_bias else (matrix,)
-    return any(pruning_edge(part, step) is not None for part in parts)
+    """Whether the weights or the bias of a layer show the edge that pruning leaves.
+
+    Zeros of whole rows and columns do not count: dead neurons and empty features leave them too.
+    """
+    live = matrix[(matrix != 0).any(1)]
+    parts = (live[:, :-1], live[:, -1:]) if with_bias else (live,)
+    return any(pruning_edge(part[:, (part != 0).any(0)], step) is not None for part in parts)
 
 
 def _edges(matrix: np.ndarray, with_bias: bool) -> np.ndarray:
@@ -112,20 +112,3 @@ def _edges(matrix: np.ndarray, with_bias: bool) -> np.ndarray:
         left = np.abs(matrix[:, part])
         edges[:, part] = left[left > 0].min(initial=np.inf)
     return np.where(np.isfinite(edges), edges, 0.0)
-
-
-def _noise_level(matrix: np.ndarray) -> float:
-    """Standard deviation of constant noise from the median singular value.
-
-    The median of the Marchenko–Pastur law, as in Gavish and Donoho 2014, "The Optimal Hard
-    Threshold for Singular Values is 4/√3", Eq. 5.
-    """
-    short, long = sorted(matrix.shape)
-    ratio = short / long
-    low, high = (1 - np.sqrt(ratio)) ** 2, (1 + np.sqrt(ratio)) ** 2
-    t = np.linspace(low, high, 4001)[1:-1]
-    density = np.sqrt((high - t) * (t - low)) / t
-    mass = cumulative_trapezoid(density, t, initial=0)
-    median = float(np.interp(0.5, mass / mass[-1], t))
-    singular = np.linalg.svd(matrix, compute_uv=False)
-    return float(np.median(singular) / np.sqrt(long * median))

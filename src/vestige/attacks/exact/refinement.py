@@ -76,7 +76,8 @@ def refined(
         if miss < best:
             best, kept = miss, current
         columns = x.shape[1]
-        current = np.linalg.lstsq(mixed * weight, matrix[:, :columns] * weight, rcond=1e-12)[0]
+        solve = np.linalg.pinv(mixed * weight, rcond=1e-12)
+        current = solve @ (matrix[:, :columns] * weight)
         if bounds is not None:
             current = np.clip(current, *bounds)
     return kept

@@ -10,27 +10,51 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 import torch
 
-from vestige.attacks.exact import noise
-from vestige.attacks.exact.chain import Chain, polished
+from vestige.attacks.exact.certificate import THRESHOLD
+from vestige.attacks.exact.gradient_equation import resolved
 from vestige.attacks.exact.layers import DenseHead, Recovered
-from vestige.attacks.exact.scales import fitted
+from vestige.attacks.exact.lifted import Problem
+from vestige.attacks.exact.propagation import Propagation
+from vestige.attacks.exact.reading import Reading, read
 from vestige.attacks.exact.silent_directions import Directions
 from vestige.progress import report
 
 BLOCK = 256
 """Row sets drawn at once: large enough for batched linear algebra, small enough for a cache."""
 
-AGREEING = 0.98
-"""Share of a record's neurons whose sign must agree with its column of Δ: the λ of SPEAR's greedy
-choice. Rounding leaves a neuron or two undecided; a wrong direction agrees on about half."""
+FUTILE = 4
+"""The search ends after one part in this many of its draws if nothing has shown by then. Had all b
+records been within reach of the budget, each would show H_b times in it, H_b = 1 + 1/2 + … + 1/b,
+and none of them in a quarter with probability e^(−b·H_b/4): 1% at b = 7, far less beyond."""
 
-CONSISTENT = 0.05
-"""Largest sine between a column of Δ and what the record's own loss vector sends back."""
+
+def expected_draws(batch: int, silent: float = 0.5) -> float:
+    """Row sets until every record has shown, if each leaves this share of the live rows silent.
+
+    A set of b rows shows a record if it is silent in all of them but one, so b·s^(b−1)·(1 − s) of
+    all sets do; the last of b such records takes 1 + 1/2 + … + 1/b times as long as one.
+    """
+    if batch == 1:
+        return 1.0
+    chance = batch * silent ** (batch - 1) * (1 - silent)
+    return float((1 / np.arange(1, batch + 1)).sum() / max(chance, 1e-300))
+
+
+def silent_share(active: np.ndarray, batch: int) -> float:
+    """Share of live neurons a record leaves silent, in batches of records with masks (n, units).
+
+    A neuron is live if some record of the batch activates it. Half where there is no whole batch.
+    """
+    whole = active[: len(active) // batch * batch].reshape(-1, batch, active.shape[1])
+    live = whole.any(1)
+    if not live.any():
+        return 0.5
+    return float(1 - whole.sum() / (batch * live.sum()))
 
 
 def sampling_inversion(
@@ -40,6 +64,8 @@ def sampling_inversion(
     most_samples: int = 20,
     draws: int = 400_000,
     seconds: float | None = None,
+    silent: float = 0.5,
+    reading: Reading | None = None,
 ) -> Recovered:
     """Recover a batch from the gradient of the first layer and its rank.
 
@@ -54,69 +80,76 @@ def sampling_inversion(
       of records are not; the greedy choice by λ is left with few candidates.
     - Zeros are counted in units of the gradient's rounding (``noise``), so float32 needs no tuned
       threshold, and a direction is kept only if the rows it silences leave no second direction.
-    - Without biases the length of a record follows from softmax and the layers above (``scales``);
-      SPEAR needs the bias gradient.
+    - Records, labels and certificates follow from the directions as they do in the lift
+      (``lifted.Problem``), so networks without biases are read too; SPEAR needs the bias gradient.
 
-    Labels come from the loss vector that fits the record's column of Δ. Where fewer directions
-    than records are found, no record can be told apart from the others' remainder: inputs are NaN.
+    Where fewer directions than records are found, no record can be told apart from the others'
+    remainder: inputs are NaN. Where that is to be expected, nothing is drawn.
 
     Parameters
     ----------
     head
-        Layers and gradients; only the first layer's gradient is read.
+        Layers and gradients; those of the first two are read.
     generator
         Draws the rows.
     most_samples
         Largest batch that is tried: the expected number of draws doubles with each record.
     draws
-        Row sets drawn at most.
+        Row sets drawn at most; a batch that is expected to need more is not tried.
     seconds
         Time after which the search stops with what it has; the outcome then depends on the machine.
+    silent
+        Share of live neurons that a record leaves silent, for what is expected; half in a network
+        that knows nothing.
+    reading
+        What ``read`` made of the gradient, where that is known already.
     """
-    chain = Chain.of(head)
-    first = head.layers[0]
-    matrix = chain.weight_gradients[0]
-    if chain.biased[0]:
-        matrix = np.hstack([matrix, chain.bias_gradients[0][:, None]])
-    kind = noise.detected_precision(first.weight_gradient)
-    factors = noise.factored(matrix, kind)
-    batch = factors.rank
-    if chain.last == 0 or batch == 0 or batch > most_samples:
-        reason = (
-            "There is no hidden layer, so no neuron is silent."
-            if chain.last == 0
-            else "The first layer's gradient is zero."
-            if batch == 0
-            else f"The rank says {batch} records, more than the {most_samples} that are tried."
-        )
-        return _nothing(chain, batch, reason)
-    directions = Directions(factors.left, _outgoing(chain, kind, factors))
-    best = _Answer.none(chain, batch)
+    if len(head.layers) < 2:
+        return Recovered.nothing(head, 1, "There is no hidden layer, so no neuron is silent.")
+    reading = read(head, None, None) if reading is None else reading
+    batch = reading.factors.rank
+    reason = _hopeless(reading, most_samples, draws, silent)
+    if reason:
+        return Recovered.nothing(head, batch, reason)
+    problem = Problem(Propagation(head), reading, None, None, np.random.default_rng(0))
+    directions = Directions(reading.factors.left, problem.outgoing(reading.bases[0]))
+    best: Recovered | None = None
     for _ in _searched(directions, generator, draws, seconds):
-        chosen = directions.independent()
-        if len(chosen) == batch:
-            best = max(best, _Answer.of(chain, factors, chosen), key=lambda one: one.score)
-            best = _exchanged(chain, factors, directions, chosen, best)
+        if len(directions.independent()) == batch:
+            found = problem.answer(_exchanged(problem, directions), refine=reading.coarse)
+            if best is None or found.certified.sum() > best.certified.sum():
+                best = found
             if best.certified.all():
                 break
-    if not np.isfinite(best.inputs).all():
+    if best is None:
         shown = len(directions.independent())
-        return _nothing(chain, batch, f"Sampling found {shown} of {batch} directions.")
-    return _certified(chain, best)
+        return Recovered.nothing(head, batch, f"Sampling found {shown} of {batch} directions.")
+    if best.certified.all() and not reading.coarse:
+        # The equation of the whole layer gives the last digits back that a polish by masks leaves.
+        inputs, _ = resolved(problem.network, best.inputs.numpy(), best.labels.numpy())
+        best = replace(best, inputs=torch.from_numpy(inputs))
+    return best
 
 
-def _outgoing(chain: Chain, kind: noise.Noise, factors: noise.Factors) -> np.ndarray:
-    """What the second layer can send back to each neuron (n, k), in units of the rows' noise.
-
-    Signals at the second layer lie in the column space of its own gradient, so k ≤ b.
-    """
-    weight = chain.weights[1].T
-    if factors.rank < weight.shape[1]:
-        above = noise.factored(chain.weight_gradients[1], kind, rank=factors.rank)
-        basis = np.zeros((weight.shape[1], above.rank))
-        basis[above.rows] = np.linalg.qr(above.left * above.row_scale[:, None])[0]
-        weight = weight @ basis
-    return weight[factors.rows] / factors.row_scale[:, None]
+def _hopeless(reading: Reading, most_samples: int, draws: int, silent: float) -> str:
+    """Say why no search is worth its time, or nothing."""
+    batch, live = reading.factors.rank, len(reading.factors.rows)
+    if batch == 0:
+        return "The first layer's gradient is zero."
+    if batch > most_samples:
+        return f"The rank says {batch} records, more than the {most_samples} that are sampled for."
+    if batch > 1 and live < 2 * batch:
+        return (
+            f"Sampling {batch} records needs {2 * batch} live neurons in the first layer, and "
+            f"{live} are live."
+        )
+    expected = expected_draws(batch, silent)
+    if expected > draws:
+        return (
+            f"Sampling {batch} records takes about {expected:,.0f} draws where a record leaves "
+            f"{silent:.0%} of the neurons silent, and {draws:,} are allowed."
+        )
+    return ""
 
 
 def _searched(
@@ -129,7 +162,8 @@ def _searched(
         yield
         return
     started = time.monotonic()
-    for block in range(-(-draws // BLOCK) if n >= 2 * batch else 0):
+    blocks = -(-draws // BLOCK)
+    for block in range(blocks):
         known = len(found.kept)
         pool = _pool(found, block, generator)
         # One row of each of b strata: no row twice, at the price of one permutation per block.
@@ -144,6 +178,8 @@ def _searched(
         if len(found.kept) > known:
             yield
         if report(len(found.independent()), batch):
+            return
+        if not found.kept and block + 1 >= blocks / FUTILE:
             return
         if seconds is not None and time.monotonic() - started > seconds:
             return
@@ -168,113 +204,27 @@ def _pool(found: Directions, block: int, generator: torch.Generator) -> torch.Te
     return pool[torch.randperm(len(pool), generator=generator)]
 
 
-@dataclass(frozen=True)
-class _Answer:
-    """Inputs (b, in), labels (b,), agreement of masks (b,) and misfit of the signals (b,)."""
+def _exchanged(problem: Problem, found: Directions) -> np.ndarray:
+    """Inputs (b, D) of the sparsest directions; others take the place of one that agrees least.
 
-    inputs: np.ndarray
-    labels: np.ndarray
-    agreement: np.ndarray
-    misfits: np.ndarray
+    That is SPEAR's greedy choice by λ, the agreement of masks, with single exchanges.
+    """
+    chosen = found.independent()
 
-    @property
-    def certified(self) -> np.ndarray:
-        """Which records agree with their own masks and signals (b,)."""
-        return (self.agreement > AGREEING) & (self.misfits < CONSISTENT)
-
-    @property
-    def score(self) -> float:
-        """SPEAR's λ: how well the masks agree, over all records."""
-        return float(self.agreement.mean())
-
-    @classmethod
-    def none(cls, chain: Chain, batch: int) -> _Answer:
-        """Nothing recovered."""
-        return cls(
-            np.full((batch, chain.weights[0].shape[1]), np.nan),
-            np.full(batch, -1),
-            np.zeros(batch),
-            np.ones(batch),
-        )
-
-    @classmethod
-    def of(cls, chain: Chain, factors: noise.Factors, directions: np.ndarray) -> _Answer:
-        """Undo the mixing: X = Q⁻¹·R, with each record's length from its bias entry or softmax."""
-        mixed = np.zeros((len(directions), factors.shape[1]))
-        mixed[:, factors.columns] = (
-            np.linalg.solve(directions.T, factors.right) * factors.column_scale
-        )
-        signals = np.zeros((len(directions), factors.shape[0]))
-        inner = factors.left @ directions.T
-        silent = np.abs(inner) < [Directions.limit(column) for column in inner.T]
-        signals[:, factors.rows] = np.where(silent, 0, inner * factors.row_scale[:, None]).T
-        biased = chain.biased[0]
-        scale = mixed[:, -1:] if biased else np.ones((len(directions), 1))
+    def inputs(directions: np.ndarray, *, lengths: bool) -> np.ndarray:
+        divisions = [~found.silenced(q) for q in directions]
         with np.errstate(all="ignore"):
-            inputs = (mixed[:, :-1] if biased else mixed) / scale
-        inputs = np.nan_to_num(inputs, nan=0.0, posinf=0.0, neginf=0.0)
-        signals = signals * scale
-        reached = inputs @ chain.weights[0].T + chain.biases[0]
-        if not biased:
-            # Active neurons have positive inputs, which settles the sign.
-            turn = np.sign((np.sign(reached) * (signals != 0)).sum(1, keepdims=True) + 0.5)
-            inputs, reached, signals = inputs * turn, reached * turn, signals * turn
-        agreement = ((reached > 0) == (signals != 0))[:, factors.rows].mean(1)
-        labels, misfits = np.zeros(len(inputs), int), np.ones(len(inputs))
-        for index in range(len(inputs)):
-            activations = chain.forward(inputs[index : index + 1])
-            logits = activations[-1][0]
-            offset = np.zeros_like(logits) if biased else chain.biases[-1]
-            length, labels[index], misfits[index] = fitted(
-                logits - offset,
-                offset,
-                chain.outgoing(activations, 0),
-                signals[index],
-                known_length=biased,
-            )
-            inputs[index] *= length
-        return cls(inputs, labels, agreement, misfits)
+            return problem.unmixed(problem.reading.bases[0], divisions, lengths=lengths)
 
-
-def _exchanged(
-    chain: Chain, factors: noise.Factors, found: Directions, chosen: np.ndarray, best: _Answer
-) -> _Answer:
-    """Put other candidates in the place of the record that agrees least, while λ grows."""
-    if best.certified.all():
-        return best
+    best = problem.agreement(inputs(chosen, lengths=False))
     for candidate in found.kept[: 3 * len(chosen)]:
+        if best.min() >= THRESHOLD:
+            break
         trial = chosen.copy()
-        trial[int(best.agreement.argmin())] = candidate
+        trial[int(best.argmin())] = candidate
         if np.linalg.matrix_rank(trial, tol=1e-6) < len(trial):
             continue
-        answer = _Answer.of(chain, factors, trial)
-        if answer.score > best.score:
-            best, chosen = answer, trial
-    return best
-
-
-def _certified(chain: Chain, answer: _Answer) -> Recovered:
-    """Certify each record by its masks and by its own signal; polish if all pass."""
-    certified = answer.certified
-    inputs = answer.inputs
-    if certified.all():
-        inputs, _ = polished(chain, inputs, answer.labels)
-    return Recovered(
-        torch.from_numpy(inputs),
-        torch.from_numpy(answer.labels),
-        torch.from_numpy(answer.agreement * np.clip(1 - answer.misfits, 0, 1)),
-        torch.from_numpy(certified),
-        ""
-        if certified.all()
-        else f"{int(certified.sum())} of {len(certified)} records agree with their own masks.",
-    )
-
-
-def _nothing(chain: Chain, batch: int, reason: str) -> Recovered:
-    return Recovered(
-        torch.full((batch, chain.weights[0].shape[1]), float("nan")).double(),
-        torch.full((batch,), -1),
-        torch.zeros(batch).double(),
-        torch.zeros(batch, dtype=torch.bool),
-        reason,
-    )
+        agreement = problem.agreement(inputs(trial, lengths=False))
+        if agreement.mean() > best.mean():
+            best, chosen = agreement, trial
+    return inputs(chosen, lengths=True)

@@ -101,11 +101,14 @@ class Directions:
             self._independent = np.array(chosen).reshape(len(chosen), self.left.shape[1])
         return self._independent
 
+    def silenced(self, direction: np.ndarray) -> np.ndarray:
+        """Rows (n,) that a direction silences."""
+        reached = np.abs(self.left @ direction)
+        return reached < self.limit(reached)
+
     def silent_share(self) -> np.ndarray:
         """Share of the independent directions that silence each row (n,)."""
-        reached = np.abs(self.left @ self.independent().T)
-        limits = [self.limit(column) for column in reached.T]
-        return (reached < limits).mean(1)
+        return np.mean([self.silenced(q) for q in self.independent()], axis=0)
 
     def _sharpened(self, direction: np.ndarray) -> tuple[np.ndarray, int] | None:
         """Fit a direction to all the rows it silences; None if that is no single direction."""
@@ -134,8 +137,7 @@ class Directions:
             if values[b - 2] < self.QUIET * np.sqrt(silent.sum()):
                 return None
             q, before = turned[-1], silent
-        reached = np.abs(self.left @ q)
-        silent = reached < self.limit(reached)
+        silent = self.silenced(q)
         if silent.sum() < b or not self._sent(q, ~silent):
             return None
         return q, int(silent.sum())
