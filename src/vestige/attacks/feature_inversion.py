@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
@@ -19,6 +20,7 @@ from vestige.attacks.exact.noise import Noise
 from vestige.attacks.feature_recovery import Head, found_head, recovered_features
 from vestige.attacks.inverting_gradients import total_variation
 from vestige.attacks.matching import Matching, batch_size_of, cosine_distance, labels_of
+from vestige.attacks.pattern_equations import solved
 from vestige.attacks.restarts import Stack
 from vestige.errors import BadInput
 from vestige.observations import (
@@ -32,6 +34,8 @@ from vestige.observations import (
 from vestige.records import ImageSpace
 
 REPORT_EVERY = 10
+# How much heavier total variation is in the first half of the rounds of deconvolution.
+SMOOTH_FIRST = 10.0
 # Kingma and Ba 2015, with a second moment that forgets within the few hundred steps taken here.
 FIRST_MOMENT, SECOND_MOMENT = 0.9, 0.99
 
@@ -47,7 +51,9 @@ class FeatureInversion:
         distance of gradients + feature_weight · mean_m ‖h(x_m) − F̂_m‖² / ‖F̂_m‖²
 
     with the paper's distance: the cosine for each tensor, averaged. ``method="deconvolution"`` runs
-    h backwards with its own filters, in one pass (``deconvolution``).
+    h backwards with its own filters in one pass (``deconvolution``), then solves ``rounds`` times
+    the linear equations that the activation patterns of the last solution give
+    (``pattern_equations``).
 
     Where we deviate, and why:
 
@@ -59,8 +65,11 @@ class FeatureInversion:
       computed with these, so the head is neither run nor differentiated. Records without a
       certified feature switch this off: then the whole gradient is matched, as in the paper.
     - ``prior_weight`` > 0 starts from a linear guess fitted to records of the prior and penalises
-      the distance from it, in units of that guess's error (``decoder``). 0 is the paper: uniform
-      start, no prior. Total variation is not in the paper either; 0 takes it away.
+      the distance from it, in units of that guess's error (``decoder``). 0 is the paper: no prior.
+      Then the first restart begins at the deconvolution, if h is a chain, others at random.
+    - Total variation is not in the paper; 0 takes it away. It starts ``smoothing`` times heavier
+      and falls geometrically to its weight: patterns that are found in a smooth picture are right
+      more often, and later steps hardly change them.
 
     A head of one linear layer follows Section 8.6. ``head`` names the fully connected layers, first
     to last, where they are not found. Confidence of a record is its certificate times the share of
@@ -71,11 +80,13 @@ class FeatureInversion:
     restarts: int = 1
     learning_rate: float = 0.1
     feature_weight: float = 10.0
-    total_variation: float = 1.0
+    total_variation: float = 0.1
+    smoothing: float = 30.0
     prior_weight: float = 0.3
     prior_records: int = 4000
     signed: bool = True
     method: Literal["hybrid", "deconvolution"] = "hybrid"
+    rounds: int = 8
     noise: Noise | None = None
     head: tuple[str, ...] | None = None
 
@@ -96,6 +107,8 @@ class FeatureInversion:
             )
         if min(self.feature_weight, self.total_variation, self.prior_weight) < 0:
             raise BadInput("Weights of features, total variation and prior are not below 0.")
+        if self.smoothing < 1 or self.rounds < 0:
+            raise BadInput("Smoothing is 1 or more, and rounds are not below 0.")
         if self.method not in ("hybrid", "deconvolution"):
             raise BadInput(f"The method is 'hybrid' or 'deconvolution', not {self.method!r}.")
 
@@ -138,8 +151,7 @@ class FeatureInversion:
             info["features in doubt"] = found.reason
         diverged = False
         if self.method == "deconvolution":
-            like = public.prior.records.x[: self.prior_records].to(matching.like)
-            x = matching.clipped(deconvolved(body, problem.features, like))
+            x = self._deconvolved(problem)
         else:
             x, objective = self._hybrid(problem, decoder, generator, info)
             diverged = not math.isfinite(objective)
@@ -149,6 +161,26 @@ class FeatureInversion:
         remaining, _ = cosine_distance(simulated[None], matching.observed)
         confidence = (problem.certificate * (1 - misfit)).float().cpu()
         return Reconstruction(x, problem.labels, confidence, float(remaining), diverged, info)
+
+    def _deconvolved(self, problem: _Problem) -> Tensor:
+        """Candidates (batch, *shape) by transposed filters, then by their patterns' equations."""
+        matching, space = problem.matching, problem.matching.public.space
+        like = matching.public.prior.records.x[: self.prior_records].to(matching.like)
+        x = matching.clipped(deconvolved(problem.body, problem.features.nan_to_num(0.0), like))
+        wanted, weights = problem.equations(self.feature_weight)
+        variation = self.total_variation if isinstance(space, ImageSpace) else 0.0
+        # Patterns first settle in a smooth picture.
+        for heavier, rounds in ((SMOOTH_FIRST, self.rounds // 2), (1.0, (self.rounds + 1) // 2)):
+            x = solved(
+                partial(problem.simulated, functional=False),
+                wanted,
+                weights,
+                x,
+                rounds=rounds,
+                bounds=space.bounds,
+                total_variation=heavier * variation,
+            )
+        return x
 
     def _hybrid(
         self,
@@ -163,6 +195,10 @@ class FeatureInversion:
         if decoder is None:
             center, basis = matching.drawn(shape, "uniform", generator), None
             z = torch.zeros(shape).to(matching.like)
+            try:
+                center[0] = self._deconvolved(problem)
+            except BadInput:
+                info["start"] = "uniform: the body cannot be run backwards"
         else:
             center = decoder.guess(problem.features).to(matching.like).reshape(shape[1:])
             center = torch.where(
@@ -181,58 +217,45 @@ class FeatureInversion:
             x = matching.clipped(records(z, center))
             return problem.simulated(x, functional=functional)
 
-        def penalty(z: Tensor, center: Tensor) -> Tensor:
+        smoothed = isinstance(matching.public.space, ImageSpace) and self.total_variation > 0
+
+        def penalty(heavier: float, z: Tensor, center: Tensor) -> Tensor:
             free = records(z, center)
             x = matching.clipped(free)
             # Outside the bounds clipping hides the slope: this one leads back.
             value = (free - x).square().mean()
-            if self.total_variation and isinstance(matching.public.space, ImageSpace):
-                value = value + self.total_variation * total_variation(x)
+            if smoothed:
+                value = value + heavier * self.total_variation * total_variation(x)
             if basis is not None:
                 value = value + self.prior_weight * z.square().mean()
             return value
 
-        stack = Stack(simulate, problem.distance(self.feature_weight), penalty)
-        z, objective = self._descend(
-            stack, z, center, info, bounded=basis is None, matching=matching
-        )
-        best = int(objective.argmin())
-        if not stack.vectorized:
-            info["restarts run"] = "one after another: vmap cannot handle this model"
-        return matching.clipped(records(z[best], center[best])).detach(), float(objective[best])
-
-    def _descend(
-        self,
-        stack: Stack,
-        z: Tensor,
-        center: Tensor,
-        info: dict[str, str | int | float | bool],
-        *,
-        bounded: bool,
-        matching: Matching,
-    ) -> tuple[Tensor, Tensor]:
-        """Best iterates (restarts, batch, *shape) of Adam, and their objectives."""
+        stack = Stack(simulate, problem.distance(self.feature_weight))
         first, second = torch.zeros_like(z), torch.zeros_like(z)
-        best_z, best = z, torch.full((len(z),), float("inf")).to(z)
+        objective = torch.full((self.restarts,), math.inf)
         for step in range(self.iterations + 1):
-            values, (slope, _) = stack(z, center)
-            lower = values < best
-            best_z = torch.where(lower.reshape(-1, *[1] * (z.dim() - 1)), z, best_z)
-            best = torch.where(lower, values, best)
+            done = step / self.iterations
+            stack.penalty = partial(penalty, self.smoothing ** (1 - done))
+            objective, (slope, _) = stack(z, center)
             told = progress.watched() and step % REPORT_EVERY == 0
-            if told and progress.report(step, self.iterations, float(best.min())):
+            if told and progress.report(step, self.iterations, float(objective.min())):
                 info["interrupted"] = True
+                break
+            if step == self.iterations:
                 break
             if self.signed:
                 slope = slope.sign()
-            rate = self.learning_rate * (1 + math.cos(math.pi * step / self.iterations)) / 2
+            rate = self.learning_rate * (1 + math.cos(math.pi * done)) / 2
             first.lerp_(slope, 1 - FIRST_MOMENT)
             second.mul_(SECOND_MOMENT).addcmul_(slope, slope, value=1 - SECOND_MOMENT)
             scale = (second / (1 - SECOND_MOMENT ** (step + 1))).sqrt_().add_(1e-9)
             z = torch.addcdiv(z, first, scale, value=-rate / (1 - FIRST_MOMENT ** (step + 1)))
-            if bounded:
+            if basis is None:
                 z = matching.clipped(z + center) - center
-        return best_z, best
+        best = int(objective.nan_to_num(math.inf).argmin())
+        if not stack.vectorized:
+            info["restarts run"] = "one after another: vmap cannot handle this model"
+        return matching.clipped(records(z[best], center[best])).detach(), float(objective[best])
 
 
 class _Problem:
@@ -293,6 +316,19 @@ class _Problem:
             x, self.cotangents, self.names, functional=functional
         )
         return torch.cat([*(tensors[n].flatten() for n in self.names), features.flatten()])
+
+    def equations(self, feature_weight: float) -> tuple[Tensor, Tensor]:
+        """What ``simulated`` should return, and the weight of each entry in a squared misfit."""
+        parts = [
+            torch.full_like(
+                one, 1 / math.sqrt(len(self.wanted) * float(one.square().sum() + 1e-30))
+            )
+            for one in self.wanted
+        ]
+        norm = self.features.square().sum(1, keepdim=True) * len(self.features) / feature_weight
+        share = norm.clamp_min(1e-30).rsqrt().expand(self.features.shape).nan_to_num(0.0)
+        wanted = torch.cat([*self.wanted, self.features.nan_to_num(0.0).flatten()])
+        return wanted, torch.cat([*parts, share.flatten()])
 
     def distance(self, feature_weight: float) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
         """Mean cosine distance of the tensors plus the weighted misfit of features, with slopes."""
