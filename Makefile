@@ -17,12 +17,12 @@ lint: $(READY)
 	$(BIN)/pyright
 
 bench: $(READY)  ## measure what is claimed; slow
-	for script in benchmarks/[a-z]*_*.py; do $(BIN)/python $$script || exit 1; done
+	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
 
 clean:
 	rm -rf .venv demo runs build dist src/*.egg-info .pytest_cache .ruff_cache .hypothesis
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,huggingface]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,dp,huggingface]'
 	touch $(READY)
