@@ -78,7 +78,7 @@ class FeatureInversion:
 
     iterations: int = 300
     restarts: int = 1
-    learning_rate: float = 0.1
+    learning_rate: float = 0.2
     feature_weight: float = 10.0
     total_variation: float = 0.1
     smoothing: float = 30.0
