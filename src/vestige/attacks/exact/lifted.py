@@ -235,12 +235,12 @@ class Problem:
             reason = "No record of the batch could be separated."
             return Recovered.nothing(head, self.factors.rank, reason)
         x = x[finite]
-        sent = self._explained(x).sent
-        found = labelled(self.network, x, sent)
-        if refine:
-            x = self._refined(x, found.labels, found.divisor, found.agreement)
         final = self._explained(x)
         found = labelled(self.network, x, final.sent)
+        if refine:
+            x = self._refined(x, found.labels, found.divisor, found.agreement)
+            final = self._explained(x)
+            found = labelled(self.network, x, final.sent)
         certificate = certificates(final, found.agreement, x, self.reading.doubt)
         certificate[self._open_length(x)] = 0
         return self._reported(x, found.labels, certificate)
