@@ -9,7 +9,8 @@ from vestige.attacks.body import Body
 from vestige.attacks.decoder import Decoder
 from vestige.attacks.feature_inversion import FeatureInversion
 from vestige.attacks.feature_recovery import found_head, recovered_features
-from vestige.deep_networks import resnet18
+from vestige.attacks.pattern_equations import solved
+from vestige.deep_networks import alexnet, resnet18, vgg11
 from vestige.errors import BadInput
 from vestige.networks import convnet, lenet, lenet5, mlp
 from vestige.observations import Hints, Observation, Public
@@ -188,6 +189,102 @@ def test_rows_have_no_body():
     assert float((found.candidates[order] - given.secret.x).abs().max()) < 0.05
 
 
+def test_pattern_equations_equal_dense_least_squares():
+    """Of an affine map the solution is that of the normal equations, written out."""
+    matrix = torch.randn(30, 12, generator=stream(0), dtype=torch.float64)
+    weights = torch.rand(30, generator=stream(1), dtype=torch.float64) + 0.5
+    wanted = torch.randn(30, generator=stream(2), dtype=torch.float64)
+    start = torch.zeros(2, 6, dtype=torch.float64)
+    scaled = weights[:, None] * matrix
+    dense = torch.linalg.lstsq(scaled, (weights * wanted)[:, None]).solution.reshape(2, 6)
+    found = solved(
+        lambda x: matrix @ x.flatten(), wanted, weights, start, rounds=3, ridge=0.0, products=12
+    )
+    assert torch.allclose(found, dense, atol=1e-8)
+    low, high = float(dense.median()), float(dense.max()) + 1
+    bounded = solved(
+        lambda x: matrix @ x.flatten(), wanted, weights, start, rounds=40, bounds=(low, high)
+    )
+    naive = start.clamp(low, high).flatten()
+    step = 1 / torch.linalg.matrix_norm(scaled, 2) ** 2
+    for _ in range(20_000):
+        slope = scaled.T @ (scaled @ naive - weights * wanted)
+        naive = (naive - step * slope).clamp(low, high)
+    assert torch.allclose(bounded.flatten(), naive, atol=1e-4)
+
+
+def test_pattern_equations_are_exact_where_patterns_are_right():
+    """A start so near that no ReLU switches: one linear solve gives the pictures."""
+    given = world(telling(), SPACE, 2)
+    body = Body(given.public.simulator, "3")
+    true = given.secret.x
+    near = true + 1e-4 * torch.randn(true.shape, generator=stream(1))
+    wanted = body(true).detach().flatten()
+
+    def simulated(x: Tensor) -> Tensor:
+        return body(x).flatten()
+
+    found = solved(
+        simulated, wanted, torch.ones_like(wanted), near, rounds=4, ridge=0.0, products=200
+    )
+    assert float((found - true).abs().max()) < 0.05 * float((near - true).abs().max())
+
+
+class Named(nn.Module):
+    """The form of torchvision's networks: features, then a classifier with dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(1)
+            self.features = nn.Sequential(nn.Conv2d(1, 6, 3, stride=2, padding=1), nn.ReLU())
+            self.average = nn.AdaptiveAvgPool2d(6)
+            self.classifier = nn.Sequential(
+                nn.Linear(216, 60), nn.ReLU(inplace=True), nn.Dropout(0.0), nn.Linear(60, 4)
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.classifier(torch.flatten(self.average(self.features(x)), 1))
+
+
+@pytest.mark.parametrize("head", [None, ("classifier.0", "classifier.3"), ("classifier.3",)])
+def test_a_network_of_ones_own(head):
+    given = world(Simulator(Named().eval()), SPACE, 2)
+    names = found_head(given.public, head).names
+    assert names == (head or ("classifier.0", "classifier.3"))
+    attack = FeatureInversion(iterations=5, prior_weight=0.0, head=head)
+    found = given.attacked(attack, labels=False)
+    true = true_features(given, names[0])
+    stage = recovered_features(
+        found_head(given.public, head),
+        given.public,
+        given.observation(labels=False),
+        noise=None,
+        generator=stream(0),
+    )
+    assert float(matched(stage.inputs, true).min()) > 0.999
+    assert found.info["features certified"] == 2
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        lambda: vgg11(SPACE, width=8, hidden=(400,), generator=stream(1)),
+        lambda: alexnet(SPACE, width=4, hidden=(64,), generator=stream(1)),
+        lambda: resnet18(SPACE, width=4, generator=stream(1)).eval(),
+    ],
+)
+def test_deep_networks_go_through(network):
+    given = world(Simulator(network()), SPACE, 2)
+    found = given.attacked(FeatureInversion(iterations=3, prior_weight=0.0))
+    assert torch.isfinite(found.candidates).all()
+    head = found_head(given.public, None)
+    stage = recovered_features(
+        head, given.public, given.observation(), noise=None, generator=stream(0)
+    )
+    assert float(matched(stage.inputs, true_features(given, head.first)).min()) > 0.999
+
+
 def test_says_what_it_cannot_do():
     prepared = stream(0)
 
@@ -198,12 +295,15 @@ def test_says_what_it_cannot_do():
     convolutions = layered(lambda: nn.Conv2d(1, 4, 12), nn.Flatten)
     with pytest.raises(BadInput, match="InvertingGradients"):
         prepare(convolutions, FeatureInversion())
+    scaled = layered(nn.Flatten, lambda: nn.Linear(144, 4), lambda: nn.Softmax(1))
+    with pytest.raises(BadInput, match="InvertingGradients"):
+        prepare(scaled, FeatureInversion())
     with pytest.raises(BadInput, match="InvertingGradients"):
         prepare(mlp(SPACE, (9,)), FeatureInversion(), local=LocalTraining(2, 0.1))
     with pytest.raises(BadInput, match="named_modules"):
         prepare(mlp(SPACE, (9,)), FeatureInversion(head=("nowhere",)))
-    given = world(Simulator(lenet5(SPACE, hidden=(20, 12))), SPACE, 12)
-    with pytest.raises(BadInput, match=r"12 records need \d+.*InvertingGradients"):
+    given = world(Simulator(lenet5(SPACE, hidden=(14,))), SPACE, 9)
+    with pytest.raises(BadInput, match=r"9 records need \d+.*InvertingGradients"):
         given.attacked(FeatureInversion(iterations=2))
 
 
@@ -214,6 +314,8 @@ def test_says_what_it_cannot_do():
         {"learning_rate": 0.0},
         {"feature_weight": -1.0},
         {"method": "magic"},
+        {"smoothing": 0.5},
+        {"rounds": -1},
     ],
 )
 def test_wrong_settings_are_refused(wrong):

@@ -59,7 +59,7 @@ class FeatureInversion:
 
     - Features come from the lift and from sampling (``feature_recovery``) rather than from
       exclusive neurons, which batches of eight rarely have.
-    - The feature term is squared and relative, with weight 10 where the paper has 0.01·L1: exact
+    - The feature term is squared and relative, with weight 5 where the paper has 0.01·L1: exact
       features are worth more than a gradient that jumps wherever a ReLU or a maximum switches.
     - Given F̂ and labels the loss's slopes at the features are known exactly. The gradient of h is
       computed with these, so the head is neither run nor differentiated. Records without a
@@ -76,12 +76,12 @@ class FeatureInversion:
     its features that the candidate explains.
     """
 
-    iterations: int = 300
+    iterations: int = 400
     restarts: int = 1
     learning_rate: float = 0.2
-    feature_weight: float = 10.0
+    feature_weight: float = 5.0
     total_variation: float = 0.1
-    smoothing: float = 30.0
+    smoothing: float = 100.0
     prior_weight: float = 0.3
     prior_records: int = 4000
     signed: bool = True
