@@ -109,7 +109,7 @@ def test_foreign_files_are_refused(tmp_path, load):
     with pytest.raises(BadInput, match="give a file that Vestige wrote"):
         load(path)
     kind = "observation" if load is load_observation else "reconstruction"
-    for facts in ("", "{", "[]", "{}", json.dumps({"kind": "model", "batch_size": 1})):
+    for facts in ("", "{", "[]", "{}", json.dumps({"kind": "weights", "batch_size": 1})):
         save_file({"candidates": torch.ones(2)}, path, {f"vestige-{kind}": facts})
         with pytest.raises(BadInput, match=f"no {kind} that this version can read"):
             load(path)

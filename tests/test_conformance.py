@@ -9,9 +9,11 @@ import pytest
 import torch
 
 from vestige import (
+    ClosedForm,
     FeatureInversion,
     Guess,
     HonestServer,
+    InformedAdversary,
     InvertingGradients,
     LocalTraining,
     Prior,
@@ -25,14 +27,26 @@ from vestige.observations import (
     Attack,
     GradientRelease,
     Hints,
+    ModelRelease,
     Observation,
     Reconstruction,
     Run,
+    UpdateRelease,
 )
 from vestige.record import VerdictKind
 from vestige.streams import stream
 from vestige.victims import FederatedUpdate
-from worlds import LabelOnly, NullVictim, draws, linear_network, small_audit
+from worlds import (
+    LabelOnly,
+    NullModel,
+    NullVictim,
+    convex_model,
+    draws,
+    linear_network,
+    model_audit,
+    released_network,
+    small_audit,
+)
 
 ATTACKS = [getattr(attack_room, name) for name in attack_room.__all__]
 REAL = [cls for cls in ATTACKS if cls is not Guess]
@@ -40,7 +54,28 @@ NULL_AUDITS = 200
 
 
 SEARCH = [cls for cls in REAL if "iterations" in {f.name for f in dataclasses.fields(cls)}]
-UNROLL = [cls for cls in SEARCH if cls is not FeatureInversion]
+UNROLL = [c for c in SEARCH if c is not FeatureInversion and UpdateRelease in c.reads]
+MODEL = [cls for cls in ATTACKS if GradientRelease not in cls.reads]
+CONVEX = [ClosedForm]
+
+
+def model_victim(cls):
+    """The trained model that an attack on trained models can solve."""
+    return convex_model() if cls in CONVEX else released_network()
+
+
+def solvable(cls, attack):
+    """An audit of the release that the attack reads."""
+    if cls in MODEL:
+        return model_audit([attack], victim=model_victim(cls))
+    return small_audit([attack])
+
+
+def null(cls, attack, seed):
+    """An audit in which the release says nothing about the secret."""
+    if cls in MODEL:
+        return model_audit([attack], seed=seed, victim=NullModel(seed, model_victim(cls)))
+    return small_audit([attack], seed=seed, victim=NullVictim(seed))
 
 
 def thorough(cls):
@@ -54,11 +89,15 @@ def quick(cls, **changes):
     return cls(**{"iterations": 3, **changes}) if "iterations" in fields else cls()
 
 
-def observe(secret, server=None):
-    victim = SharedGradient(linear_network())
-    server = server or HonestServer()
+def observe(cls, batch_size, seed=8, **told):
+    """What an attack knows and sees of one release; of a trained model one record is unknown."""
+    if cls in MODEL:
+        victim, threat, batch_size = model_victim(cls), InformedAdversary(), 1
+    else:
+        victim, threat = SharedGradient(linear_network()), HonestServer(**told)
+    secret = draws(batch_size, seed)
     release = victim.release(secret, generator=stream(0, "victim"))
-    return server.public(victim, Prior(draws(60, 7))), server.observe(Run(secret, release))
+    return threat.public(victim, Prior(draws(60, 7))), threat.observe(Run(secret, release))
 
 
 @pytest.mark.parametrize("cls", ATTACKS)
@@ -75,7 +114,7 @@ def test_is_a_documented_frozen_attack(cls):
 
 @pytest.mark.parametrize("cls", REAL)
 def test_recovers_the_secret_in_a_solvable_world(cls):
-    record = run(small_audit([thorough(cls)]), trials=12, seed=3)
+    record = run(solvable(cls, thorough(cls)), trials=12, seed=3)
     assert record.verdict.kind is VerdictKind.DEMONSTRATED, record.verdict
     hits = record.attacks[0].rate.hits
     assert hits >= 10, f"{hits} of 12"
@@ -99,8 +138,7 @@ def test_is_calibrated_in_the_null_world(cls, monkeypatch):
     monkeypatch.setattr("vestige.audit.preflight_checks", lambda *_: ())
     raised = 0
     for seed in range(NULL_AUDITS):
-        audit = small_audit([quick(cls)], seed=seed, victim=NullVictim(seed))
-        record = run(audit, trials=12, seed=seed)
+        record = run(null(cls, quick(cls), seed), trials=12, seed=seed)
         raised += record.verdict.kind is VerdictKind.DEMONSTRATED
     assert raised <= 0.05 * NULL_AUDITS, f"{raised} of {NULL_AUDITS}"
 
@@ -187,9 +225,24 @@ def test_attacks_cannot_change_what_others_see():
     assert alone.attacks[0].outcomes == beside.attacks[1].outcomes
 
 
+def test_attacks_cannot_change_the_known_records():
+    @dataclasses.dataclass(frozen=True)
+    class Vandal(Constant):
+        name = "Vandal"
+        reads = (ModelRelease,)
+
+        def prepare(self, public, *, generator):
+            public.simulator.companions.x.zero_()
+            return super().prepare(public, generator=generator)
+
+    alone = run(model_audit([ClosedForm()]), trials=3, seed=0)
+    beside = run(model_audit([Vandal(), ClosedForm()]), trials=3, seed=0)
+    assert alone.attacks[0].outcomes == beside.attacks[1].outcomes
+
+
 @pytest.mark.parametrize("cls", ATTACKS)
 def test_is_deterministic_given_its_generator(cls):
-    public, observation = observe(draws(2, 8))
+    public, observation = observe(cls, 2)
     found = []
     for _ in range(2):
         reconstruct = quick(cls).prepare(public, generator=stream(1, "prepare"))
@@ -200,7 +253,7 @@ def test_is_deterministic_given_its_generator(cls):
 
 @pytest.mark.parametrize("cls", ATTACKS)
 def test_accepts_a_saved_observation(cls, tmp_path):
-    public, observation = observe(draws(2, 8), HonestServer(labels=True))
+    public, observation = observe(cls, 2, labels=True)
     save_observation(observation, tmp_path / "seen.safetensors")
     loaded = load_observation(tmp_path / "seen.safetensors")
     reconstruct = quick(cls).prepare(public, generator=stream(1, "prepare"))
@@ -212,7 +265,11 @@ def test_accepts_a_saved_observation(cls, tmp_path):
 @pytest.mark.parametrize("cls", ATTACKS)
 @pytest.mark.parametrize("batch_size", [1, 3])
 def test_returns_a_candidate_for_each_record(cls, batch_size):
-    public, observation = observe(draws(batch_size, 9))
+    if cls in MODEL and batch_size > 1:
+        with pytest.raises(VestigeError, match="batch_size at 1"):
+            dataclasses.replace(solvable(cls, quick(cls)), batch_size=batch_size)
+        return
+    public, observation = observe(cls, batch_size, 9)
     reconstruct = quick(cls).prepare(public, generator=stream(1))
     if cls is FeatureInversion and batch_size == 3:
         with pytest.raises(VestigeError, match="need 12"):
@@ -229,7 +286,7 @@ def test_returns_a_candidate_for_each_record(cls, batch_size):
 @pytest.mark.parametrize("cls", REAL)
 @pytest.mark.parametrize("damage", ["nan", "shape", "foreign"])
 def test_refuses_a_release_it_cannot_use(cls, damage):
-    public, observation = observe(draws(1, 9))
+    public, observation = observe(cls, 1, 9)
     tensors = dict(observation.release.tensors)
     name = next(iter(tensors))
     if damage == "nan":

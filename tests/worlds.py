@@ -7,8 +7,26 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from vestige import Audit, ImageSpace, Prior, Records, SharedGradient, networks
-from vestige.observations import GradientRelease, Reconstruction, Release
+from vestige import (
+    Audit,
+    ConvexFit,
+    ImageSpace,
+    InformedAdversary,
+    LocalTraining,
+    Prior,
+    Records,
+    ReleasedConvexModel,
+    ReleasedNetwork,
+    SharedGradient,
+    networks,
+)
+from vestige.observations import (
+    GradientRelease,
+    ModelRelease,
+    Reconstruction,
+    Release,
+    Victim,
+)
 from vestige.simulation import Simulator
 
 CLASSES = 3
@@ -48,6 +66,59 @@ def small_audit(attacks, *, seed: int = 0, batch_size: int = 1, **changes) -> Au
     return Audit(**{**settings, **changes})
 
 
+KNOWN = draws(20, 77)
+
+
+def convex_model() -> ReleasedConvexModel:
+    """Softmax regression at its optimum: one unknown record is determined."""
+    return ReleasedConvexModel(KNOWN, ConvexFit(l2=0.01))
+
+
+def released_network() -> ReleasedNetwork:
+    """A small network trained for long enough that the unknown record leaves its trace."""
+    model = networks.mlp(SPACE, hidden=(), generator=torch.Generator().manual_seed(5))
+    return ReleasedNetwork(model, KNOWN, LocalTraining(steps=20, learning_rate=0.3, momentum=0.9))
+
+
+def model_audit(attacks, *, seed: int = 0, **changes) -> Audit:
+    """The small audit of a trained model, against an informed adversary."""
+    settings = {"victim": convex_model(), "threat": InformedAdversary()}
+    return small_audit(attacks, seed=seed, **{**settings, **changes})
+
+
+def other_records(secret: Records, seed: int, generator: torch.Generator) -> Records:
+    """Other records with the labels of a secret."""
+    others = draws(60, 3000 + seed)
+    chosen = []
+    for label in secret.y.tolist():
+        same = torch.nonzero(others.y == label).flatten()
+        chosen.append(int(same[torch.randint(len(same), (), generator=generator)]))
+    return others[chosen]
+
+
+@dataclass(frozen=True)
+class NullModel:
+    """Releases a model trained on another record with the same label."""
+
+    seed: int
+    victim: Victim
+
+    @property
+    def releases(self) -> type[Release]:
+        return ModelRelease
+
+    @property
+    def simulator(self) -> Simulator:
+        return self.victim.simulator
+
+    def release(self, secret: Records, *, generator: torch.Generator) -> Release:
+        others = other_records(secret, self.seed, generator)
+        return self.victim.release(others, generator=generator)
+
+    def describe(self) -> dict[str, str]:
+        return {"Victim": f"null world {self.seed}"}
+
+
 @dataclass(frozen=True)
 class NullVictim:
     """Releases the gradient of other records with the same labels: nothing about the secret."""
@@ -64,12 +135,8 @@ class NullVictim:
         return Simulator(self.model, mode="train")
 
     def release(self, secret: Records, *, generator: torch.Generator) -> Release:
-        others = draws(60, 3000 + self.seed)
-        chosen = []
-        for label in secret.y.tolist():
-            same = torch.nonzero(others.y == label).flatten()
-            chosen.append(int(same[torch.randint(len(same), (), generator=generator)]))
-        return SharedGradient(self.model).release(others[chosen], generator=generator)
+        others = other_records(secret, self.seed, generator)
+        return SharedGradient(self.model).release(others, generator=generator)
 
     def describe(self) -> dict[str, str]:
         return {"Victim": f"null world {self.seed}"}

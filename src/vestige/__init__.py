@@ -13,7 +13,9 @@ __version__ = "0.1.0"
 _HOME = {
     "Audit": "audit",
     "BadInput": "errors",
+    "ClosedForm": "attacks",
     "Column": "records",
+    "ConvexFit": "convex",
     "DeepLeakage": "attacks",
     "ExactInversion": "attacks",
     "FeatureInversion": "attacks",
@@ -21,12 +23,16 @@ _HOME = {
     "Guess": "attacks",
     "HonestServer": "threats",
     "ImageSpace": "records",
+    "InformedAdversary": "threats",
     "InvertingGradients": "attacks",
     "LocalTraining": "simulation",
+    "ModelRelease": "observations",
     "Normalization": "simulation",
     "Prior": "records",
     "Record": "record",
     "Records": "records",
+    "ReleasedConvexModel": "victims",
+    "ReleasedNetwork": "victims",
     "SharedGradient": "victims",
     "Stage": "exclusivity",
     "TableSpace": "records",
@@ -40,6 +46,7 @@ _HOME = {
     "Hints": "observations",
     "GradientRelease": "observations",
     "load": "datasets",
+    "missing_record": "fitted_classifiers",
     "render": "report",
     "run": "audit",
     "trained": "victims",
@@ -50,7 +57,9 @@ _ROOMS = ("datasets", "distances", "networks")
 __all__ = [
     "Audit",
     "BadInput",
+    "ClosedForm",
     "Column",
+    "ConvexFit",
     "DeepLeakage",
     "ExactInversion",
     "FeatureInversion",
@@ -60,8 +69,10 @@ __all__ = [
     "Hints",
     "HonestServer",
     "ImageSpace",
+    "InformedAdversary",
     "InvertingGradients",
     "LocalTraining",
+    "ModelRelease",
     "Normalization",
     "Observation",
     "Prior",
@@ -69,6 +80,8 @@ __all__ = [
     "Reconstruction",
     "Record",
     "Records",
+    "ReleasedConvexModel",
+    "ReleasedNetwork",
     "SharedGradient",
     "Stage",
     "TableSpace",
@@ -79,6 +92,7 @@ __all__ = [
     "distances",
     "invert",
     "load",
+    "missing_record",
     "networks",
     "render",
     "run",
@@ -102,6 +116,7 @@ def __dir__() -> list[str]:
 if TYPE_CHECKING:
     from vestige import datasets, distances, networks
     from vestige.attacks import (
+        ClosedForm,
         DeepLeakage,
         ExactInversion,
         FeatureInversion,
@@ -109,13 +124,16 @@ if TYPE_CHECKING:
         InvertingGradients,
     )
     from vestige.audit import Audit, run
+    from vestige.convex import ConvexFit
     from vestige.datasets import load
     from vestige.errors import BadInput, VestigeError
     from vestige.exclusivity import Stage
+    from vestige.fitted_classifiers import missing_record
     from vestige.inversion import invert
     from vestige.observations import (
         GradientRelease,
         Hints,
+        ModelRelease,
         Observation,
         Public,
         Reconstruction,
@@ -126,5 +144,11 @@ if TYPE_CHECKING:
     from vestige.records import Column, ImageSpace, Prior, Records, TableSpace
     from vestige.report import render
     from vestige.simulation import LocalTraining, Normalization
-    from vestige.threats import HonestServer
-    from vestige.victims import FederatedUpdate, SharedGradient, trained
+    from vestige.threats import HonestServer, InformedAdversary
+    from vestige.victims import (
+        FederatedUpdate,
+        ReleasedConvexModel,
+        ReleasedNetwork,
+        SharedGradient,
+        trained,
+    )

@@ -13,13 +13,19 @@ from vestige.files import explained, read_safetensors, tensor_bytes, write_atomi
 from vestige.observations import (
     GradientRelease,
     Hints,
+    ModelRelease,
     Observation,
     Reconstruction,
     Release,
     UpdateRelease,
 )
 
-_KINDS: dict[str, type[Release]] = {"gradient": GradientRelease, "update": UpdateRelease}
+_Kind = Literal["gradient", "update", "model"]
+_KINDS: dict[_Kind, type[Release]] = {
+    "gradient": GradientRelease,
+    "update": UpdateRelease,
+    "model": ModelRelease,
+}
 
 
 class _Facts(BaseModel):
@@ -29,7 +35,7 @@ class _Facts(BaseModel):
 
 
 class _ObservationFacts(_Facts):
-    kind: Literal["gradient", "update"]
+    kind: _Kind
     batch_size: int | None
 
 
@@ -49,8 +55,8 @@ def save_observation(observation: Observation, path: str | Path) -> None:
     tensors |= {f"buffers/{n}": t for n, t in release.buffers.items()}
     if hints.labels is not None:
         tensors["hints/labels"] = hints.labels
-    kind = "gradient" if isinstance(release, GradientRelease) else "update"
-    facts = _ObservationFacts(kind=kind, batch_size=hints.batch_size)
+    kind: list[_Kind] = [kind for kind, cls in _KINDS.items() if isinstance(release, cls)]
+    facts = _ObservationFacts(kind=kind[0], batch_size=hints.batch_size)
     _write(path, tensors, "observation", facts)
 
 

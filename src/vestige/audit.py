@@ -20,7 +20,15 @@ from vestige.evidence import nearest_neighbor_distance
 from vestige.exclusivity import Stage, audited_exclusivity
 from vestige.exhibits import choose_exhibits
 from vestige.numbers import share
-from vestige.observations import Attack, GradientRelease, Release, ThreatModel, Victim
+from vestige.observations import (
+    Attack,
+    GradientRelease,
+    ModelRelease,
+    Release,
+    ThreatModel,
+    UpdateRelease,
+    Victim,
+)
 from vestige.preparation import check_audit, fingerprint, preflight_checks
 from vestige.rates import decoys_needed
 from vestige.record import (
@@ -274,7 +282,9 @@ def _assemble(
         preflight=preflight,
         exclusivity=exclusivity,
         failure=failure,
-        limits=audit_limits(audit.prior.space),
+        limits=audit_limits(
+            audit.prior.space, informed=audit.victim.simulator.companions is not None
+        ),
         settings={**audit.settings(), "Trials, seed": f"{trials:,}, {seed}"},
         environment=environment(device),
         verdict=Verdict(kind=VerdictKind.INVALID, headline="Not judged yet.", lede=""),
@@ -291,7 +301,11 @@ def _assemble(
 
 def release_words(kind: type[Release]) -> str:
     """What is released, as a sentence names it."""
-    return "a shared gradient" if kind is GradientRelease else "a federated update"
+    return {
+        GradientRelease: "a shared gradient",
+        UpdateRelease: "a federated update",
+        ModelRelease: "a trained model",
+    }[kind]
 
 
 def _now() -> str:

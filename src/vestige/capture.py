@@ -11,7 +11,7 @@ import torch
 from vestige.archive import load_captured
 from vestige.datasets import load
 from vestige.errors import BadInput
-from vestige.observations import Hints, Observation, Public, UpdateRelease
+from vestige.observations import Hints, ModelRelease, Observation, Public, UpdateRelease
 from vestige.records import Column, ImageSpace, Prior, Records, Space, TableSpace
 from vestige.simulation import LocalTraining, Normalization, Simulator
 from vestige.streams import stream
@@ -44,6 +44,11 @@ class Capture:
     def held(self) -> Observation:
         """What the file holds; hints only if it says them itself."""
         held = load_captured(self.gradient, update=self.update)
+        if isinstance(held.release, ModelRelease):
+            raise BadInput(
+                f"{self.gradient} holds a trained model, no gradient: audit it from Python, with "
+                "vestige.missing_record or an Audit against an InformedAdversary."
+            )
         if isinstance(held.release, UpdateRelease) != self.update:
             kind = "a gradient" if self.update else "an update"
             remedy = "leave --update out" if self.update else "say --update and --learning-rate"

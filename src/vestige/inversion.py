@@ -15,8 +15,8 @@ from vestige.distances import mean_squared_error
 from vestige.errors import BadInput, VestigeError
 from vestige.evidence import assign, costs_between
 from vestige.exhibits import picture
-from vestige.observations import Attack, GradientRelease, Observation, Public, Reconstruction
-from vestige.preflight import check_alone, check_form, check_replay
+from vestige.observations import Attack, Observation, Public, Reconstruction
+from vestige.preflight import check_alone, check_form, check_replay, release_noun
 from vestige.record import (
     AttackRecord,
     Candidate,
@@ -208,11 +208,12 @@ def _draft(
     device: torch.device,
 ) -> Record:
     hints = observation.hints
-    gradient = isinstance(observation.release, GradientRelease)
-    kind = "gradient" if gradient else "update"
+    kind = release_noun(observation.release)
     told = ["the model"]
     told += [f"the batch size ({hints.batch_size})"] if hints.batch_size else []
     told += ["the labels"] if hints.labels is not None else []
+    known = public.simulator.companions
+    told += [f"the other {len(known):,} training records"] if known is not None else []
     return Record(
         title=title,
         release=f"a captured {kind}",

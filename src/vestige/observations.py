@@ -30,7 +30,15 @@ class UpdateRelease:
     buffers: Mapping[str, Tensor] = field(default_factory=dict)
 
 
-Release = GradientRelease | UpdateRelease
+@dataclass(frozen=True)
+class ModelRelease:
+    """A trained model: its trained parameters by name, and its ``buffers``."""
+
+    tensors: Mapping[str, Tensor]
+    buffers: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+Release = GradientRelease | UpdateRelease | ModelRelease
 
 
 @dataclass(frozen=True)

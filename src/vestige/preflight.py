@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
 from vestige.errors import BadInput
-from vestige.observations import GradientRelease, Release
+from vestige.observations import GradientRelease, ModelRelease, Release, UpdateRelease
 from vestige.record import Check, CheckOutcome
 from vestige.records import Records
 from vestige.simulation import LocalTraining, Simulator, cross_entropy, one_hot
@@ -57,9 +57,10 @@ def check_form(simulator: Simulator, release: Release) -> list[Check]:
     frozen = [n for n, p in simulator.model.named_parameters() if not p.requires_grad]
     if missing or frozen:
         names = _few([*missing, *frozen])
+        silent = "are not trained" if isinstance(release, ModelRelease) else "send no gradient"
         checks.append(
             _remark(
-                f"{len(missing) + len(frozen)} parameters send no gradient ({names}): attacks "
+                f"{len(missing) + len(frozen)} parameters {silent} ({names}): attacks "
                 "match the rest, and less is determined.",
                 "If they were not meant to be frozen, set requires_grad and capture again.",
             )
@@ -69,10 +70,12 @@ def check_form(simulator: Simulator, release: Release) -> list[Check]:
         checks.append(
             _failed(
                 "Every tensor of the release is zero.",
-                "Capture the gradients after backward() and before zero_grad().",
+                "Train the model before it is released."
+                if isinstance(release, ModelRelease)
+                else "Capture the gradients after backward() and before zero_grad().",
             )
         )
-    elif dead:
+    elif dead and not isinstance(release, ModelRelease):
         checks.append(
             _remark(
                 f"{len(dead)} tensors of the release are all zero ({_few(dead)}): those layers "
@@ -93,6 +96,8 @@ def check_alone(
     """
     name = head_bias(simulator, classes)
     if name is None or name not in release.tensors or simulator.loss is not cross_entropy:
+        return []
+    if isinstance(release, ModelRelease):
         return []
     bias = release.tensors[name].detach().double().cpu()
     if not isinstance(release, GradientRelease):
@@ -133,66 +138,90 @@ def check_replay(
             "Check that the model and the batch are those of the release.",
         )
     cosine, ratio = found
+    noun = release_noun(release)
     said = f"cosine {cosine:.3f}, norm ratio {ratio:.3g}"
     if _agrees(cosine, ratio):
         return Check(
             outcome=CheckOutcome.PASSED,
-            sentence=f"The recomputed {_kind(release)} agrees with the release: {said}.",
+            sentence=f"The recomputed {noun} agrees with the release: {said}.",
         )
     if cosine >= COSINE:
         size = len(reference)
         cause = "the loss is scaled differently"
-        if abs(ratio / size - 1) < NORM and size > 1:
+        if isinstance(release, ModelRelease):
+            cause = "the unknown record weighs more or less than in the replay"
+        elif abs(ratio / size - 1) < NORM and size > 1:
             cause = "the loss is summed, not averaged"
         elif abs(ratio * size - 1) < NORM and size > 1:
             cause = "the loss is averaged, not summed"
         return _failed(
-            f"The recomputed {_kind(release)} has the release's direction but not its length "
+            f"The recomputed {noun} has the release's direction but not its length "
             f"({said}): {cause}.",
-            "Give the reduction that the client uses, and unscale mixed-precision losses.",
+            "Compare the number of known records and the penalty with those of the training."
+            if isinstance(release, ModelRelease)
+            else "Give the reduction that the client uses, and unscale mixed-precision losses.",
         )
     for cause, remedy, variant in _suspects(simulator, release):
         tried = agreement(variant, release, reference)
         if tried is not None and tried[0] >= COSINE:
             return _failed(
-                f"The recomputed {_kind(release)} does not match the release ({said}): {cause}.",
+                f"The recomputed {noun} does not match the release ({said}): {cause}.",
                 remedy,
             )
-    if cosine <= -COSINE:
+    if cosine <= -COSINE and isinstance(release, GradientRelease):
         return _failed(
-            f"The release points against the recomputed {_kind(release)} ({said}): it is an "
+            f"The release points against the recomputed {noun} ({said}): it is an "
             "update, learning rate times the negative gradient.",
             "Audit it as a FederatedUpdate, or negate it.",
         )
-    if cosine >= 0.9 or _random_layers(simulator.model):
+    # One record's trace in a model is no direction that a blur would leave alone.
+    blurred = cosine >= 0.9 and not isinstance(release, ModelRelease)
+    if blurred or _random_layers(simulator.model):
         return _remark(
-            f"The recomputed {_kind(release)} differs from the release ({said}), as it does with "
+            f"The recomputed {noun} differs from the release ({said}), as it does with "
             "dropout, noise or a shuffled order: attacks see through a blur.",
-            f"If nothing random is meant to happen, compare the client's code with {told}.",
+            f"If nothing random is meant to happen, compare the victim's code with {told}.",
         )
     return _failed(
-        f"The recomputed {_kind(release)} does not match the release ({said}).",
-        f"Compare the client's code with {told}: loss, mode, normalisation, local steps, labels.",
+        f"The recomputed {noun} does not match the release ({said}).",
+        f"Compare the victim's code with {told}: loss, mode, normalisation, steps, labels"
+        + (", known records." if isinstance(release, ModelRelease) else "."),
     )
 
 
 def agreement(
     simulator: Simulator, release: Release, reference: Records
 ) -> tuple[float, float] | None:
-    """Cosine and ratio of norms (release / recomputed), or None if there is nothing to compare."""
+    """Cosine and ratio of norms (release / recomputed), or None if there is nothing to compare.
+
+    Two trained models are alike whatever one record did to them, so of a model only the difference
+    to one trained without the unknown record is compared.
+    """
     parameter = next(iter(simulator.parameters.values()))
     records = reference.to(parameter.device)
     x = records.x.to(parameter.dtype)
     try:
         with torch.no_grad():
-            replayed = simulator(x, one_hot(records.y, reference.classes, x.dtype))
+            targets = one_hot(records.y, reference.classes, x.dtype)
+            replayed = simulator(x, targets)
+            without = _without(simulator, x, targets) if isinstance(release, ModelRelease) else None
     except (RuntimeError, ValueError):
         return None
     sent, made = _flat(release.tensors, release.tensors), _flat(replayed, release.tensors)
+    if without is not None:
+        common = _flat(without, release.tensors)
+        sent, made = sent - common, made - common
     norms = sent.norm(), made.norm()
     if not (torch.isfinite(norms[1]) and float(norms[0]) > 0 and float(norms[1]) > 0):
         return None
     return float(sent @ made / (norms[0] * norms[1])), float(norms[0] / norms[1])
+
+
+def _without(simulator: Simulator, x: Tensor, targets: Tensor) -> Mapping[str, Tensor]:
+    """The model as it is without the unknown record."""
+    if not simulator.companions:
+        return simulator.parameters
+    return simulator.trained(x[:0], targets[:0])
 
 
 def head_bias(simulator: Simulator, classes: int) -> str | None:
@@ -218,7 +247,9 @@ def _suspects(simulator: Simulator, release: Release) -> Iterator[tuple[str, str
             "Set normalization=None.",
             replace(simulator, normalization=None),
         )
-    if simulator.local is not None:
+    if isinstance(release, ModelRelease):
+        yield from _model_suspects(simulator)
+    elif simulator.local is not None:
         yield (
             "it is one gradient, not an update",
             "Audit it as a SharedGradient.",
@@ -233,6 +264,31 @@ def _suspects(simulator: Simulator, release: Release) -> Iterator[tuple[str, str
             )
 
 
+def _model_suspects(simulator: Simulator) -> Iterator[tuple[str, str, Simulator]]:
+    """The usual mistakes about how a model was trained."""
+    local = simulator.local
+    if local is None:
+        return
+    other = "sum" if simulator.reduction == "mean" else "mean"
+    yield (
+        f"the loss was reduced by a {other}",
+        f"Set reduction={other!r}.",
+        replace(simulator, reduction=other),
+    )
+    if local.momentum:
+        yield (
+            "it was trained without momentum",
+            "Set momentum=0.",
+            replace(simulator, local=replace(local, momentum=0.0)),
+        )
+    if local.batch_size is not None:
+        yield (
+            "it was trained on all records at every step",
+            "Set batch_size=None.",
+            replace(simulator, local=replace(local, batch_size=None)),
+        )
+
+
 def _flat(tensors: Mapping[str, Tensor], names: Mapping[str, Tensor]) -> Tensor:
     return torch.cat([tensors[name].detach().flatten().double().cpu() for name in names])
 
@@ -245,8 +301,11 @@ def _random_layers(model: nn.Module) -> bool:
     return any(isinstance(m, _DropoutNd) and m.p > 0 for m in model.modules())
 
 
-def _kind(release: Release) -> str:
-    return "gradient" if isinstance(release, GradientRelease) else "update"
+def release_noun(release: Release) -> str:
+    """What a release is, in one word."""
+    if isinstance(release, GradientRelease):
+        return "gradient"
+    return "update" if isinstance(release, UpdateRelease) else "model"
 
 
 def _few(names: list[str]) -> str:

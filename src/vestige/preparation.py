@@ -18,6 +18,7 @@ from vestige.rates import allowed_rank, decoys_needed
 from vestige.record import Check, CheckOutcome
 from vestige.record_parts import attack_settings
 from vestige.records import Prior, Records
+from vestige.streams import stream
 from vestige.trials import drawn, first_line, release_of
 
 if TYPE_CHECKING:
@@ -46,6 +47,29 @@ def check_audit(audit: Audit) -> None:
             f"{len(shared)} records are in both secrets and prior: split one dataset with "
             "Records.split, which keeps the parts disjoint."
         )
+    _check_known_records(audit)
+    # A threat model says here what it cannot know about this victim.
+    audit.threat.public(audit.victim, audit.prior)
+
+
+def _check_known_records(audit: Audit) -> None:
+    """A model trained beside known records: one record is unknown, and known nowhere else."""
+    known = audit.victim.simulator.companions
+    if known is None:
+        return
+    if audit.batch_size != 1:
+        raise BadInput(
+            f"One record is unknown beside the {len(known):,} known ones: leave batch_size at 1."
+        )
+    if known.space != audit.secrets.space:
+        raise BadInput("Known records and secrets describe different spaces: load them together.")
+    for part, others in (("secrets", audit.secrets), ("prior", audit.prior.records)):
+        shared = set(known.fingerprints()) & set(others.fingerprints())
+        if shared:
+            raise BadInput(
+                f"{len(shared)} known records are also in the {part}: split one dataset with "
+                "Records.split, and take the known records from held_out."
+            )
 
 
 def _check_kinds(audit: Audit) -> None:
@@ -142,7 +166,8 @@ def fingerprint(audit: Audit) -> str:
         digest.update(
             tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
         )
-    for records in (audit.secrets, audit.prior.records):
+    known = audit.victim.simulator.companions
+    for records in (audit.secrets, audit.prior.records, *([] if known is None else [known])):
         digest.update("".join(records.fingerprints()).encode())
         digest.update(records.y.cpu().numpy().tobytes())
     return digest.hexdigest()
@@ -152,7 +177,8 @@ def preflight_checks(audit: Audit, seed: int) -> tuple[Check, ...]:
     """What suspects the audit before any attack runs."""
     secret = drawn(audit, 0, seed).secret
     release = release_of(audit, secret, 0, seed).release
-    simulator = audit.victim.simulator
+    # Initial weights are the first thing a run draws, so the same stream draws them again.
+    simulator = audit.victim.simulator.started(stream(seed, "victim", 0))
     checks = [
         *check_form(simulator, release),
         check_replay(simulator, release, secret, told="the victim's simulator"),
@@ -168,10 +194,11 @@ def preflight_checks(audit: Audit, seed: int) -> tuple[Check, ...]:
                     + seen.sentence,
                 )
             )
+    parts = "Secrets and prior" if simulator.companions is None else "Secrets, prior and known"
     checks.append(
         Check(
             outcome=CheckOutcome.PASSED,
-            sentence="Secrets and prior share no record (by content hash). Every decoy comes from "
+            sentence=f"{parts} share no record (by content hash). Every decoy comes from "
             "the secrets' pool, has its secret's label, and is seen by no attacker.",
         )
     )

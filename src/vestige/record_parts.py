@@ -56,9 +56,13 @@ def environment(device: torch.device) -> dict[str, str]:
     }
 
 
-def audit_limits(space: Space) -> tuple[str, ...]:
-    """What an audit does not say."""
+def audit_limits(space: Space, *, informed: bool = False) -> tuple[str, ...]:
+    """What an audit does not say; ``informed`` attackers knew all training records but one."""
+    knows_less = (
+        "The attacker knew all other training records: one who knows fewer may recover less."
+    )
     return (
+        *((knows_less,) if informed else ()),
         "A stronger attack may recover more. Rates are what these attacks did, not the most that "
         "can be done.",
         "Misses are not protected records: the attack failed on them this time.",

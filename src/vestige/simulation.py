@@ -1,4 +1,4 @@
-"""The client's computation as a differentiable function of its records.
+"""The victim's computation as a differentiable function of its records.
 
 A victim runs this computation with ordinary training code; an attacker who was told the protocol
 replays it here, on candidates, and differentiates through it. Everything is functional
@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -20,7 +20,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
+from vestige.convex import ConvexFit, features_of, layer_tensors, linear_layer, minimized
 from vestige.errors import BadInput
+from vestige.records import Records
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(outputs (n, k), targets (n, classes) summing to one) → loss of each record (n,)."""
@@ -61,7 +63,7 @@ class Normalization:
 
 @dataclass(frozen=True)
 class LocalTraining:
-    """What a federated client does before it sends its update: plain SGD, in a fixed order."""
+    """What a victim does before it sends its update or its model: plain SGD, in a fixed order."""
 
     steps: int
     learning_rate: float
@@ -99,7 +101,14 @@ def logits_of(output: object) -> Tensor:
 
 @dataclass(frozen=True)
 class Simulator:
-    """What a client computes, as far as somebody was told: records and targets → named tensors."""
+    """What a victim computes, as far as somebody was told: records and targets → named tensors.
+
+    ``local`` is training by SGD, ``fit`` training to the optimum of a convex objective. With
+    ``companions``, records that take part in every run before the given ones, a trained model is
+    released; without them an update, or, if there is no training, a gradient.
+    ``fresh_initialization`` says that every run draws its own initial weights: those of ``model``
+    are then only an example (see ``started``).
+    """
 
     model: nn.Module
     loss: Loss = cross_entropy
@@ -107,6 +116,18 @@ class Simulator:
     mode: Mode = "eval"
     normalization: Normalization | None = None
     local: LocalTraining | None = None
+    companions: Records | None = None
+    fit: ConvexFit | None = None
+    fresh_initialization: bool = False
+
+    def __post_init__(self) -> None:
+        if self.companions is None and self.fit is None:
+            return
+        if self.companions is None or (self.local is None) == (self.fit is None):
+            raise BadInput(
+                "A trained model needs the records that are always trained on, and either a "
+                "LocalTraining or a ConvexFit."
+            )
 
     @cached_property
     def network(self) -> nn.Module:
@@ -176,6 +197,21 @@ class Simulator:
 
         ``functional`` as in ``gradient``.
         """
+        trained = self.trained(x, targets, functional=functional)
+        return {n: trained[n] - p for n, p in self.parameters.items()}
+
+    def trained(self, x: Tensor, targets: Tensor, *, functional: bool = True) -> dict[str, Tensor]:
+        """Parameters after training on the companions, if any, and then x.
+
+        SGD is unrolled and differentiable; a convex fit gives values only, in float64.
+        ``functional`` as in ``gradient``.
+        """
+        if self.companions is not None:
+            known = self.companions.to(x.device)
+            x = torch.cat([known.x.to(x.dtype), x])
+            targets = torch.cat([one_hot(known.y, targets.shape[1], targets.dtype), targets])
+        if self.fit is not None:
+            return self._fitted(self.fit, x, targets)
         if self.local is None:
             raise BadInput("This simulator knows no local training: give it a LocalTraining.")
         current, velocity = dict(self.parameters), None
@@ -190,11 +226,64 @@ class Simulator:
                 step = {n: self.local.momentum * velocity[n] + g for n, g in step.items()}
             velocity = step if self.local.momentum else None
             current = {n: p - self.local.learning_rate * step[n] for n, p in current.items()}
-        return {n: current[n] - p for n, p in self.parameters.items()}
+        return current
+
+    def started(self, generator: torch.Generator) -> Simulator:
+        """Itself; where every run draws its initial weights, one run's, the first thing it draws.
+
+        Victims start from the same draw, so that a run can be replayed.
+        """
+        if not self.fresh_initialization:
+            return self
+        drawn = reinitialized(self.model, generator)
+        return replace(self, model=drawn, fresh_initialization=False)
 
     def __call__(self, x: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """What the client would release for these records."""
+        """What the victim would release for these records."""
+        if self.companions is not None:
+            return self.trained(x, targets)
         return self.gradient(x, targets) if self.local is None else self.update(x, targets)
+
+    def _fitted(self, fit: ConvexFit, x: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        """The optimum, certified by the gradient that autograd finds through the model itself."""
+        _, layer = linear_layer(self.network)
+        inputs = (x if self.normalization is None else self.normalization(x)).double()
+        goals = targets.double()[:, 1:] if layer.out_features == 1 else targets.double()
+        theta = minimized(features_of(inputs), goals, fit)
+        found = layer_tensors(self.network, theta[1:].T.contiguous(), theta[0].clone())
+
+        def objective(parameters: Mapping[str, Tensor]) -> Tensor:
+            called = torch.func.functional_call(self.network, dict(parameters), (inputs,))
+            logits, weights = logits_of(called), list(parameters.values())
+            penalized = weights if fit.penalize_bias else weights[:1]
+            penalty = sum(p.square().sum() for p in penalized)
+            return self.loss(logits, targets.double()).sum() + len(x) * fit.l2 / 2 * penalty
+
+        slopes = torch.func.grad(objective)(found)
+        if max(float(slope.abs().max()) for slope in slopes.values()) > 1e-6:
+            raise BadInput(
+                "The convex fit is no optimum of this model and loss: use cross_entropy with one "
+                "logit for each class, or logistic with a single logit for two classes."
+            )
+        return found
+
+
+def reinitialized(model: nn.Module, generator: torch.Generator) -> nn.Module:
+    """A copy whose layers have drawn their weights anew, each by its own reset_parameters."""
+    seed = int(torch.randint(2**62, (), generator=generator))
+    drawn = copy.deepcopy(model)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        for module in drawn.modules():
+            reset = getattr(module, "reset_parameters", None)
+            if callable(reset):
+                reset()
+            elif any(True for _ in module.parameters(recurse=False)):
+                raise BadInput(
+                    f"{type(module).__name__} has no reset_parameters, so its initial weights "
+                    "cannot be drawn anew: add that method, or use known initial weights."
+                )
+    return drawn
 
 
 def _twice_differentiable() -> AbstractContextManager[object]:

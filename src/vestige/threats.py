@@ -7,17 +7,20 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
+from vestige.errors import BadInput
 from vestige.observations import (
     Briefing,
     GradientRelease,
     Hints,
+    ModelRelease,
     Observation,
     Public,
     Run,
     Victim,
 )
 from vestige.records import Prior
-from vestige.simulation import LocalTraining
+from vestige.simulation import LocalTraining, reinitialized
+from vestige.streams import stream
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,11 @@ class HonestServer:
 
     def public(self, victim: Victim, prior: Prior) -> Public:
         """Return what the server knows before any release."""
+        if victim.releases is ModelRelease:
+            raise BadInput(
+                "A server that watches a client sees no trained model: say "
+                "threat=InformedAdversary() to audit a released model."
+            )
         simulator = victim.simulator
         if not self.normalization:
             simulator = replace(simulator, normalization=None)
@@ -89,6 +97,70 @@ class HonestServer:
             sees=sees,
             told=_listed([fact for told, fact in facts if told]),
             not_told=_listed(["the records", *withheld]),
+        )
+
+
+@dataclass(frozen=True)
+class InformedAdversary:
+    """Knows every training record but one, how the model was trained, and the trained model.
+
+    Balle, Cherubin and Hayes, "Reconstructing Training Data with Informed Adversaries" (2022),
+    Section 2: the strongest reader of a released model, so what it cannot redraw nobody can who
+    reads the model alone. ``initialization`` says whether it is told the exact weights that
+    training began with; without them it only knows how they are drawn.
+    """
+
+    initialization: bool = True
+
+    def public(self, victim: Victim, prior: Prior) -> Public:
+        """Return what is known before any release; the known records are its companions."""
+        simulator = victim.simulator
+        if victim.releases is not ModelRelease or simulator.companions is None:
+            raise BadInput(
+                "An informed adversary reads a trained model: give a victim that releases one, "
+                "such as ReleasedNetwork, or another threat model."
+            )
+        if simulator.fit is not None:
+            return Public(simulator, prior, reads=ModelRelease)
+        if self.initialization and simulator.fresh_initialization:
+            raise BadInput(
+                "The victim draws new initial weights in every run, so nobody knows them before: "
+                "say InformedAdversary(initialization=False)."
+            )
+        if not self.initialization:
+            # Weights of its own: those of the victim are what it is not told.
+            other = reinitialized(simulator.model, stream(0, "unknown initialisation"))
+            simulator = replace(simulator, model=other, fresh_initialization=True)
+        return Public(simulator, prior, reads=ModelRelease)
+
+    def observe(self, run: Run) -> Observation:
+        """Return a copy of the released model: one record is unknown, its label too."""
+        release = replace(
+            run.release,
+            tensors=_copied(run.release.tensors),
+            buffers=_copied(run.release.buffers),
+        )
+        return Observation(release, Hints(batch_size=len(run.secret)))
+
+    def briefing(self, victim: Victim, batch_size: int) -> Briefing:
+        """Say in words who sees what."""
+        simulator = victim.simulator
+        known = 0 if simulator.companions is None else len(simulator.companions)
+        facts = [
+            (True, f"the other {known:,} training records with their labels"),
+            (True, "the model, its loss and how it is trained"),
+        ]
+        if simulator.normalization is not None:
+            facts.append((True, "the normalisation"))
+        if simulator.fit is None:
+            facts.append((self.initialization, "the exact initial weights"))
+        withheld = [fact for told, fact in facts if not told]
+        return Briefing(
+            attacker="informed adversary",
+            who="The attacker knows all training records but one and reads the trained model.",
+            sees="The parameters of one trained model, as it was published.",
+            told=_listed([fact for told, fact in facts if told]),
+            not_told=_listed(["the one record and its label", *withheld]),
         )
 
 

@@ -106,11 +106,17 @@ def prepare_attacks(
 ) -> dict[str, Reconstructor]:
     """Let every attack train what it needs; none sees a secret. ``trial`` is the one to come.
 
-    Each gets a model of its own, so that none can change what the victim or another one uses.
+    Each gets a model and known records of its own, so that none can change what the victim or
+    another one uses.
     """
     prepared: dict[str, Reconstructor] = {}
     for name, attack in attacks.items():
-        own = replace(public.simulator, model=copy.deepcopy(public.simulator.model))
+        shared = public.simulator
+        own = replace(
+            shared,
+            model=copy.deepcopy(shared.model),
+            companions=copy.deepcopy(shared.companions),
+        )
         try:
             prepared[name] = attack.prepare(
                 replace(public, simulator=own), generator=stream(seed, "prepare", name)

@@ -1,9 +1,17 @@
 """Attacks: one file is one published method; each is one line here."""
 
+from vestige.attacks.closed_form import ClosedForm
 from vestige.attacks.deep_leakage import DeepLeakage
 from vestige.attacks.exact_inversion import ExactInversion
 from vestige.attacks.feature_inversion import FeatureInversion
 from vestige.attacks.guess import Guess
 from vestige.attacks.inverting_gradients import InvertingGradients
 
-__all__ = ["DeepLeakage", "ExactInversion", "FeatureInversion", "Guess", "InvertingGradients"]
+__all__ = [
+    "ClosedForm",
+    "DeepLeakage",
+    "ExactInversion",
+    "FeatureInversion",
+    "Guess",
+    "InvertingGradients",
+]

@@ -1,7 +1,15 @@
 """Processes under audit, one per file."""
 
 from vestige.victims.federated_update import FederatedUpdate
+from vestige.victims.released_convex_model import ReleasedConvexModel
+from vestige.victims.released_network import ReleasedNetwork
 from vestige.victims.shared_gradient import SharedGradient
 from vestige.victims.training import trained
 
-__all__ = ["FederatedUpdate", "SharedGradient", "trained"]
+__all__ = [
+    "FederatedUpdate",
+    "ReleasedConvexModel",
+    "ReleasedNetwork",
+    "SharedGradient",
+    "trained",
+]

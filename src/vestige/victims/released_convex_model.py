@@ -1,0 +1,79 @@
+"""A logistic or softmax regression that is trained to its optimum, and published."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from vestige.convex import ConvexFit, features_of, layer_tensors, linear_classifier, minimized
+from vestige.observations import ModelRelease, Release
+from vestige.records import Records
+from vestige.simulation import Normalization, Simulator, cross_entropy, logistic
+from vestige.victims.client import client_batch
+from vestige.victims.description import describe_client
+from vestige.victims.estimators import estimator_fit
+from vestige.victims.known_records import joined
+
+
+@dataclass(frozen=True)
+class ReleasedConvexModel:
+    """Logistic regression (two classes) or softmax regression on ``known`` ∪ {secret}.
+
+    The convex model of Balle, Cherubin and Hayes, "Reconstructing Training Data with Informed
+    Adversaries" (2022), Section 3: the exact optimum of Σℓ + (nλ/2)‖θ‖² in float64. There is one
+    optimum, so training has no initial weights, order or learning rate to know.
+    """
+
+    known: Records
+    fit: ConvexFit = field(default_factory=lambda: ConvexFit(l2=1e-2))
+    normalization: Normalization | None = None
+
+    @staticmethod
+    def from_estimator(estimator: object, known: Records) -> ReleasedConvexModel:
+        """The victim that trains as a fitted scikit-learn LogisticRegression did.
+
+        Its C is read as a penalty over ``known`` and one record more.
+        """
+        return ReleasedConvexModel(known, estimator_fit(estimator, known))
+
+    @property
+    def releases(self) -> type[Release]:
+        """The kind of release."""
+        return ModelRelease
+
+    @cached_property
+    def simulator(self) -> Simulator:
+        """The same objective, on the known records and a candidate."""
+        logits = 1 if self.known.classes == 2 else self.known.classes
+        return Simulator(
+            linear_classifier(math.prod(self.known.space.shape), logits, torch.float64),
+            logistic if self.known.classes == 2 else cross_entropy,
+            "sum",
+            normalization=self.normalization,
+            companions=self.known,
+            fit=self.fit,
+        )
+
+    @cached_property
+    def _without_the_secret(self) -> Tensor:
+        """The optimum on the known records: close to every other one, so searches begin here."""
+        return self._optimum(self.known, None)
+
+    def _optimum(self, records: Records, start: Tensor | None) -> Tensor:
+        inputs, targets = client_batch(self.simulator, records)
+        goals = targets[:, 1:] if records.classes == 2 else targets
+        return minimized(features_of(inputs), goals, self.fit, start)
+
+    def release(self, secret: Records, *, generator: torch.Generator) -> ModelRelease:
+        """Return weight and bias at the optimum, in float64."""
+        theta = self._optimum(joined(self.known, secret), self._without_the_secret)
+        weight, bias = theta[1:].T.contiguous(), theta[0].clone()
+        return ModelRelease(layer_tensors(self.simulator.model, weight, bias))
+
+    def describe(self) -> dict[str, str]:
+        """Settings a reader needs to repeat it."""
+        return describe_client("ReleasedConvexModel", self.simulator)
