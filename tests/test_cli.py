@@ -104,7 +104,10 @@ def captured(place):
 QUICK = ["--iterations", "3", "--samples", "2", "--out", "made"]
 
 
-@pytest.mark.parametrize("command", [[], ["demo"], ["audit"], ["invert"], ["report"], ["attacks"]])
+COMMANDS = ("demo", "audit", "invert", "report", "attacks", "bounds", "calibrate")
+
+
+@pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS)])
 def test_help(command):
     done = CliRunner().invoke(app, [*command, "--help"])
     assert done.exit_code == 0

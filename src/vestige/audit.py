@@ -14,6 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from vestige.attacks import Guess
+from vestige.bounds.description import in_words
+from vestige.bounds.hits import bounds_on_hits
+from vestige.bounds.mechanisms import Mechanism, NonPrivate, has_guarantee
 from vestige.distances import Distance, distance_label, mean_squared_error
 from vestige.errors import BadInput
 from vestige.evidence import nearest_neighbor_distance
@@ -25,6 +28,7 @@ from vestige.observations import (
     GradientRelease,
     ModelRelease,
     Release,
+    StatesMechanism,
     ThreatModel,
     UpdateRelease,
     Victim,
@@ -72,8 +76,10 @@ class Audit:
     ``secrets`` is the pool that every trial draws its secret and its decoys from; ``prior`` is what
     the attacker holds. Two guesses (a prior draw and a class mean) join the attacks: every attack
     is reported against them. ``decoys`` per trial default to the fewest that the false positive
-    rate needs. ``exclusivity_stages`` are other widths or checkpoints of the network, whose batches
-    are held against the exclusivity condition beside those of the audited one.
+    rate needs. ``mechanism`` is what the release is said to be, by default what the victim says;
+    its bound is held against the rates. ``exclusivity_stages`` are other widths or checkpoints of
+    the network, whose batches are held against the exclusivity condition beside those of the
+    audited one.
     """
 
     victim: Victim
@@ -88,6 +94,7 @@ class Audit:
     decoys: int | None = None
     confidence: float = 0.95
     claim: Claim | None = None
+    mechanism: Mechanism | None = None
     exclusivity_stages: Sequence[Stage] = ()
 
     def __post_init__(self) -> None:
@@ -102,6 +109,15 @@ class Audit:
     def decoy_count(self) -> int:
         """Decoys in every trial."""
         return decoys_needed(self.false_positive_rate) if self.decoys is None else self.decoys
+
+    @property
+    def stated_mechanism(self) -> Mechanism:
+        """What the release is said to be."""
+        if self.mechanism is not None:
+            return self.mechanism
+        if isinstance(self.victim, StatesMechanism):
+            return self.victim.mechanism
+        return NonPrivate("nobody says what was done to the release")
 
     @cached_property
     def all_attacks(self) -> dict[str, Attack]:
@@ -120,8 +136,10 @@ class Audit:
         """Everything a reader needs to repeat the audit, but for trials and seed."""
         threat = {f.name: getattr(self.threat, f.name) for f in shown_fields(self.threat)}
         told = ", ".join(name for name, value in threat.items() if value) or "nothing"
+        stated = self.stated_mechanism
         return {
             **self.victim.describe(),
+            **({"Stated mechanism": in_words(stated)} if has_guarantee(stated) else {}),
             "Threat model": f"{type(self.threat).__name__}, told: {told}",
             "Batch size": str(self.batch_size),
             "Secrets, prior": f"{len(self.secrets):,}, {len(self.prior.records):,} records",
@@ -278,6 +296,7 @@ def _assemble(
             audit.secrets, audit.prior, audit.distance
         ),
         claim=audit.claim,
+        bounds=bounds_on_hits(audit.stated_mechanism, audit.false_positive_rate, audit.decoy_count),
         attacks=tuple(attacks),
         preflight=preflight,
         exclusivity=exclusivity,

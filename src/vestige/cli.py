@@ -49,6 +49,9 @@ FailAbove = Annotated[
     ),
 ]
 
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+BoundsPage = Annotated[Path | None, typer.Option(help="Write a page with the curves here.")]
+
 
 def _version(wanted: bool) -> None:
     if wanted:
@@ -184,6 +187,96 @@ def attacks() -> None:
     from vestige.terminal import attack_list
 
     Console().print(attack_list())
+
+
+@app.command()
+def bounds(
+    epsilon: Annotated[float | None, typer.Option(help="ε of differential privacy.")] = None,
+    delta: Annotated[
+        float | None,
+        typer.Option(help="δ beside --epsilon; otherwise where ε is reported, default 1e-5."),
+    ] = None,
+    rho: Annotated[float | None, typer.Option(help="ρ of zero-concentrated DP.")] = None,
+    noise_multiplier: Annotated[
+        float | None, typer.Option(help="Gaussian noise in units of the clipping norm.")
+    ] = None,
+    sampling_rate: Annotated[
+        float | None, typer.Option(help="Of DP-SGD's Poisson samples; without: no sampling.")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="Noisy releases about the same data.")] = None,
+    laplace: Annotated[
+        float | None, typer.Option(help="ε of one release with Laplace noise.")
+    ] = None,
+    mechanism: Annotated[
+        Path | None, typer.Option(help="A mechanism as JSON; see vestige.bounds.mechanism_to_json.")
+    ] = None,
+    replace_one: Annotated[
+        bool, typer.Option(help="The guarantee replaces a record; default: adds or removes one.")
+    ] = False,
+    prior_success: Annotated[
+        list[float] | None,
+        typer.Option(help="κ, the success of the best guess; repeatable."),
+    ] = None,
+    candidates: Annotated[
+        list[int] | None, typer.Option(min=2, help="Re-identification among so many; repeatable.")
+    ] = None,
+    as_json: AsJson = False,
+    page: BoundsPage = None,
+) -> None:
+    """Say what theory allows any attacker against a mechanism."""
+    from vestige.bounds import Description, state
+    from vestige.bounds_terminal import show_statement
+
+    description = Description(
+        epsilon=epsilon,
+        delta=delta,
+        rho=rho,
+        noise_multiplier=noise_multiplier,
+        laplace=laplace,
+        file=mechanism,
+        sampling_rate=sampling_rate,
+        steps=steps,
+        replace_one=replace_one,
+    )
+    statement = state(
+        description.mechanism,
+        prior_success or (),
+        candidates=candidates or (),
+        delta=description.reported_delta,
+    )
+    show_statement(statement, as_json=as_json, page=page)
+
+
+@app.command()
+def calibrate(
+    success: Annotated[float, typer.Option(help="γ that no attack may exceed.")],
+    prior_success: Annotated[float, typer.Option(help="κ, the success of the best guess.")],
+    sampling_rate: Annotated[float, typer.Option(help="Of DP-SGD's Poisson samples.")],
+    steps: Annotated[int, typer.Option(help="Training steps.")],
+    delta: Annotated[float, typer.Option(help="Where ε is reported.")] = 1e-5,
+    dataset_size: Annotated[
+        int | None, typer.Option(help="Records; says how noisy a mean gradient becomes.")
+    ] = None,
+    replace_one: Annotated[
+        bool, typer.Option(help="The guarantee replaces a record; default: adds or removes one.")
+    ] = False,
+    as_json: AsJson = False,
+    page: BoundsPage = None,
+) -> None:
+    """Find the least noise of DP-SGD under which no attack exceeds a success."""
+    from vestige.bounds import Neighbouring, calibrate
+    from vestige.bounds_terminal import show_calibration
+
+    found = calibrate(
+        success,
+        prior_success,
+        sampling_rate=sampling_rate,
+        steps=steps,
+        delta=delta,
+        dataset_size=dataset_size,
+        relation=Neighbouring.REPLACE_ONE if replace_one else Neighbouring.ADD_OR_REMOVE_ONE,
+    )
+    show_calibration(found, as_json=as_json, page=page)
 
 
 def _finish(record: Record, page: Path, fail_above: float | None = None) -> None:

@@ -115,6 +115,27 @@ def share(value: float) -> str:
     return f"{100 * value:.3g}%"
 
 
+def chance(value: float) -> str:
+    """Write a probability of any size: ``1%``, ``0.01%``, ``1.0 × 10⁻⁶``."""
+    return share(value) if value == 0 or value >= 1e-5 else quantity(value)
+
+
+def allowed(value: float) -> str:
+    """Write an upper bound on a probability of any size, three digits, rounded up: ``2.92%``."""
+    if value <= 0 or value >= 1:
+        return "0%" if value <= 0 else "100%"
+    unit = 10.0 ** (math.floor(math.log10(value)) - (2 if value >= 1e-5 else 1))
+    return chance(min(math.ceil(value / unit - ROUNDING_SLACK) * unit, 1.0))
+
+
+def epsilon(value: float) -> str:
+    """Write ε: whole from 100, one decimal from 1, two digits below; rounded up."""
+    if value >= 1e7:
+        return quantity(value)
+    decimals = 0 if value >= 100 else 1 if value >= 1 else 2
+    return f"{math.ceil(value * 10**decimals - ROUNDING_SLACK) / 10**decimals:,.{decimals}f}"
+
+
 def one_in(value: float) -> str:
     """Write a chosen share in words: ``1 in 100``, or a percentage where that is not whole."""
     whole = round(1 / value) if value > 0 else 0

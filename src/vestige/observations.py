@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -12,6 +12,9 @@ from torch import Tensor
 from vestige.errors import BadInput
 from vestige.records import Prior, Records, Space
 from vestige.simulation import Simulator
+
+if TYPE_CHECKING:
+    from vestige.bounds.mechanisms import Mechanism
 
 
 @dataclass(frozen=True)
@@ -165,6 +168,20 @@ class Victim(Protocol):
 
     def describe(self) -> dict[str, str]:
         """Settings a reader needs to repeat it."""
+        ...
+
+
+@runtime_checkable
+class StatesMechanism(Protocol):
+    """A victim that says what guarantee its release carries; others are taken to have none."""
+
+    @property
+    def mechanism(self) -> Mechanism:
+        """What ``release`` does to the batch it is given.
+
+        Sampling counts only if ``release`` itself draws the sample: an audited record is always in
+        the batch.
+        """
         ...
 
 

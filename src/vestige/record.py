@@ -150,6 +150,30 @@ class Claim(Document):
     source: str
 
 
+class BoundRecord(Document):
+    """One theorem's limit on the rate of hits, with what it assumes."""
+
+    name: str
+    success: float
+    assumptions: tuple[str, ...]
+    cites: str
+
+
+class BoundsRecord(Document):
+    """What theory allows any attack if the release is what it is said to be.
+
+    ``prior_success`` is that of a hit and ``origin`` says why; ``success`` is the smallest bound at
+    it, 1 where none applies, and ``tightest`` its name.
+    """
+
+    mechanism: str
+    prior_success: float
+    origin: str
+    bounds: tuple[BoundRecord, ...] = ()
+    success: float = 1.0
+    tightest: str | None = None
+
+
 class ColumnRecord(Document):
     """One feature of a table, with what is needed to write it in its original unit."""
 
@@ -305,6 +329,7 @@ class Record(Document):
     distance: str
     nearest_neighbor_distance: float | None = None
     claim: Claim | None = None
+    bounds: BoundsRecord | None = None
     attacks: tuple[AttackRecord, ...] = ()
     candidates: tuple[Candidate, ...] = ()
     exhibits: tuple[Exhibit, ...] = ()
@@ -318,6 +343,14 @@ class Record(Document):
     redacted: bool = False
     verdict: Verdict
     times: Times = Times()
+
+    @property
+    def smallest_claim(self) -> Claim | None:
+        """The lower of what somebody claims and what the stated mechanism allows, if any."""
+        claims = [] if self.claim is None else [self.claim]
+        if self.bounds is not None and self.bounds.success < 1:
+            claims.append(Claim(rate=self.bounds.success, source="The stated mechanism"))
+        return min(claims, key=lambda claim: claim.rate, default=None)
 
     def without_secrets(self) -> Record:
         """Withhold secrets and reconstructions: a good reconstruction is the secret.

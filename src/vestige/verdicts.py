@@ -188,10 +188,11 @@ def _verdict(record: Record) -> Verdict:
             lede="Only guesses ran.",
             remedy="Name at least one attack.",
         )
-    if record.claim is not None and best.rate.lower > record.claim.rate:
+    claim = record.smallest_claim
+    if claim is not None and best.rate.lower > claim.rate:
         return Verdict(
             kind=VerdictKind.CLAIM_REFUTED,
-            headline=f"{record.claim.source} allows at most {share(record.claim.rate)} of "
+            headline=f"{claim.source} allows at most {share(claim.rate)} of "
             f"secrets to be redrawn; the attack redrew at least {at_least(best.rate.lower)}.",
             lede=_rate_sentence(record, best),
             attack=best.name,

@@ -1,7 +1,8 @@
 """Bounds: what theory allows an attacker, given a mechanism and a prior success.
 
 ``mechanisms`` describes what was done to a release; every other file is one theorem, or one
-question that theorems answer: ``allowance``, ``prior_success``, ``calibration``, ``protection``.
+question that theorems answer: ``allowance``, ``prior_success``, ``calibration``, ``protection``;
+``statement`` is all of it about one mechanism that a ``description`` names.
 ``prior_success`` alone needs torch and is imported by its own name.
 """
 
@@ -17,6 +18,7 @@ from vestige.bounds.allowance import BOUNDS, Allowance, BoundCurve, tightest
 from vestige.bounds.approximate_dp import ApproximateDPBound
 from vestige.bounds.bound import Bound, ReconstructionBound
 from vestige.bounds.calibration import Calibration, calibrate
+from vestige.bounds.description import Description, in_words
 from vestige.bounds.f_dp import FDPBound
 from vestige.bounds.finite_candidates import FiniteCandidatesBound
 from vestige.bounds.fisher_information import (
@@ -57,6 +59,7 @@ from vestige.bounds.privacy_profile import PrivacyProfileBound
 from vestige.bounds.protection import Protection, protection_of
 from vestige.bounds.pure_dp import PureDPBound
 from vestige.bounds.renyi_dp import RenyiDPBound, to_renyi_dp
+from vestige.bounds.statement import Statement, Strengths, state, strengths_of, whole_curve
 from vestige.bounds.two_layer import TwoLayerNetwork
 from vestige.bounds.zero_concentrated_dp import ZeroConcentratedDPBound
 
@@ -70,6 +73,7 @@ __all__ = [
     "BoundCurve",
     "Calibration",
     "Composition",
+    "Description",
     "FDPBound",
     "FiniteCandidatesBound",
     "Gaussian",
@@ -93,6 +97,8 @@ __all__ = [
     "RenyiDP",
     "RenyiDPBound",
     "RenyiErrorBound",
+    "Statement",
+    "Strengths",
     "TradeOff",
     "TwoLayerNetwork",
     "ZeroConcentratedDP",
@@ -106,15 +112,19 @@ __all__ = [
     "epsilon_by_renyi",
     "from_dp_event",
     "from_opacus_history",
+    "in_words",
     "mechanism_from_json",
     "mechanism_to_json",
     "monte_carlo_estimate",
     "protection_of",
     "pruned_jacobian",
+    "state",
+    "strengths_of",
     "tightest",
     "to_approximate_dp",
     "to_dp_event",
     "to_renyi_dp",
     "van_trees",
+    "whole_curve",
     "with_known_dropout",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import cast
 from scipy.optimize import brentq
 
 from vestige.bounds.accounting import epsilon_by_privacy_loss
-from vestige.bounds.mechanisms import DPSGD, Neighbouring, require
+from vestige.bounds.mechanisms import DPSGD, Neighbouring, mechanism_to_json, require
 from vestige.bounds.privacy_loss import PrivacyLossBound
 from vestige.errors import BadInput
 
@@ -45,6 +46,23 @@ class Calibration:
     def noise_multiplier(self) -> float:
         """σ."""
         return self.mechanism.noise_multiplier
+
+    def to_json(self) -> str:
+        """Everything that was asked and found, as a JSON document."""
+        return json.dumps(
+            {
+                "noise_multiplier": self.noise_multiplier,
+                "prior_success": self.prior_success,
+                "target": self.target,
+                "success": self.success,
+                "epsilon": self.epsilon,
+                "delta": self.delta,
+                "noise_on_mean": self.noise_on_mean,
+                "mechanism": json.loads(mechanism_to_json(self.mechanism)),
+            },
+            indent=2,
+            ensure_ascii=False,
+        )
 
 
 def calibrate(

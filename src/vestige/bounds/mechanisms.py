@@ -44,7 +44,8 @@ def _check_steps(steps: int) -> None:
 
 def _check_noise(noise_multiplier: float) -> None:
     require(
-        0 < noise_multiplier < math.inf,
+        # Its square must be a number that can be divided by.
+        1e-9 <= noise_multiplier < math.inf,
         f"A noise multiplier is positive and finite, not {noise_multiplier!r}: describe a release "
         "without noise as NonPrivate.",
     )
@@ -304,6 +305,11 @@ def noise_parts(mechanism: Mechanism) -> tuple[Gaussian | Laplace | DPSGD, ...]:
     if isinstance(mechanism, Composition):
         return mechanism.parts
     return (mechanism,) if isinstance(mechanism, Gaussian | Laplace | DPSGD) else ()
+
+
+def has_guarantee(mechanism: Mechanism) -> bool:
+    """Whether a mechanism limits any attacker at all; a heuristic does not."""
+    return not isinstance(mechanism, NonPrivate | LocalAggregation)
 
 
 def mechanism_to_json(mechanism: Mechanism) -> str:

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-from functools import cache
-from importlib import resources
-
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from vestige import numbers
 from vestige.record import CheckOutcome, Record, VerdictKind
-from vestige.report import evidence, front
+from vestige.report import evidence, front, templates
 from vestige.report.exclusivity import exclusivity_view
 from vestige.report.pictures import Scale
 
@@ -49,14 +43,14 @@ def render(record: Record, *, redact: bool = False) -> str:
 def _page(record: Record, *, agreement: bool, batches: bool) -> str:
     invalid = record.verdict.kind is VerdictKind.INVALID
     captured = record.trials_planned == 0
-    style = _text("page.css")
+    style = templates.text("page.css")
     if record.space.kind == "image":
         style += Scale.of(record.space.shape).css() + "\n"
-    script = _text("page.js")
+    script = templates.text("page.js")
     doubt = None if invalid or captured else evidence.evidence(record)
     outcomes = [c.outcome for c in record.checks]
     return (
-        _environment()
+        templates.environment()
         .get_template("page.html")
         .render(
             record=record,
@@ -65,11 +59,8 @@ def _page(record: Record, *, agreement: bool, batches: bool) -> str:
             captured=captured,
             note=front.trials_note(record),
             no_secret=front.NO_SECRET,
-            claim_source=front.claim_source(record),
-            policy=(
-                f"default-src 'none'; img-src data:; style-src {_digest(style)}; "
-                f"script-src {_digest(script)}; base-uri 'none'; form-action 'none'"
-            ),
+            named_claim=front.named_claim(record),
+            policy=templates.policy(style, script),
             style=Markup(style),
             script=Markup(script),
             stamp=front.STAMPS[record.verdict.kind],
@@ -123,23 +114,3 @@ def _surroundings(record: Record) -> list[tuple[str, str]]:
 
 def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
-
-
-@cache
-def _environment() -> Environment:
-    return Environment(
-        loader=PackageLoader("vestige.report", "."),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-
-
-@cache
-def _text(name: str) -> str:
-    return resources.files("vestige.report").joinpath(name).read_text(encoding="utf-8")
-
-
-def _digest(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -13,7 +13,7 @@ from vestige import numbers
 from vestige.record import AttackRecord, Outcome, Record, VerdictKind
 from vestige.report.charts import Histogram, Roc, histogram, roc
 from vestige.report.front import strongest
-from vestige.report.marks import claim_strip, interval
+from vestige.report.marks import interval, rate_strip
 
 CURVE_SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 
@@ -280,11 +280,16 @@ def curve_rows(record: Record, lead: AttackRecord) -> tuple[CurveRow, ...]:
 
 
 def strip(record: Record) -> Markup | None:
-    """The claim against the strongest attack, if there are both."""
+    """Claim and bound against the strongest attack, if there is one of them and a rate."""
     lead = strongest(record)
-    if record.claim is None or lead is None or lead.rate is None:
+    bounded = record.bounds is not None and record.bounds.bounds
+    if lead is None or lead.rate is None or not (record.claim or bounded):
         return None
-    return claim_strip(lead.rate, record.claim.rate)
+    return rate_strip(
+        lead.rate,
+        claimed=None if record.claim is None else record.claim.rate,
+        bound=record.bounds.success if record.bounds else None,
+    )
 
 
 def error_title(table: bool, single: bool) -> str:

@@ -111,8 +111,9 @@ def arrays(record: Record) -> tuple[DotArray, ...]:
     if attack is None or attack.rate is None or attack.rate.trials < 2:
         return ()
     drawn = [rate_array(attack.rate, "came back under the strongest attack")]
-    if record.claim is not None and record.verdict.kind is VerdictKind.CLAIM_REFUTED:
-        drawn.append(share_array(record.claim.rate, f"at most, says {claim_source(record)}"))
+    claim = record.smallest_claim
+    if claim is not None and record.verdict.kind is VerdictKind.CLAIM_REFUTED:
+        drawn.append(share_array(claim.rate, f"at most, says {_in_sentence(claim.source)}"))
     drawn.append(share_array(record.false_positive_rate, "by guessing with the same hints"))
     return tuple(drawn)
 
@@ -139,9 +140,12 @@ def trials_note(record: Record) -> str:
     return " ".join(s for s in sentences if s)
 
 
-def claim_source(record: Record) -> str:
-    """Return who makes the claim, as it stands inside a sentence."""
-    source = record.claim.source if record.claim else ""
+def named_claim(record: Record) -> str:
+    """Return who makes the claim that is no theorem, as it stands inside a sentence."""
+    return _in_sentence(record.claim.source) if record.claim else ""
+
+
+def _in_sentence(source: str) -> str:
     return source[:1].lower() + source[1:] if source.startswith(("The ", "A ", "An ")) else source
 
 

@@ -86,24 +86,42 @@ def interval(rate: Rate, chance: float, *, guess: bool) -> Markup:
     )
 
 
-def claim_strip(rate: Rate, claimed: float) -> Markup:
-    """Draw what is demonstrated and what is open, with a claim as a dashed line."""
-    label = (
-        f"Demonstrated: at least {numbers.at_least(rate.lower)}. "
-        f"Measured {numbers.rate_with_limits(rate)}. Claimed: at most {numbers.share(claimed)}."
-    )
+def rate_strip(rate: Rate, *, claimed: float | None, bound: float | None) -> Markup:
+    """Draw what is demonstrated, open and ruled out, with a claim as a dashed line.
+
+    A rate that is demonstrated beyond a bound covers what the bound rules out: the bound's own line
+    stays visible.
+    """
+    said = [
+        f"Demonstrated: at least {numbers.at_least(rate.lower)}.",
+        f"Measured {numbers.rate_with_limits(rate)}.",
+    ]
+    ruled_out = line = ""
+    if bound is not None and bound < 1:
+        said.append(f"Ruled out for this mechanism: more than {numbers.allowed(bound)}.")
+        ruled_out = (
+            f'<rect class="f-bound" x="{100 * bound:.2f}%" y="5" '
+            f'width="{100 - 100 * bound:.2f}%" height="26"/>'
+        )
+        if rate.lower > bound:
+            line = _across(bound, "strip-claim")
+    if claimed is not None:
+        said.append(f"Claimed: at most {numbers.share(claimed)}.")
+        line += _across(claimed, "strip-claim")
     return Markup(
-        f'<svg class="strip" width="100%" height="36" role="img" aria-label="{label}">'
+        f'<svg class="strip" width="100%" height="36" role="img" aria-label="{" ".join(said)}">'
         f'<defs><pattern id="open" width="8" height="8" patternUnits="userSpaceOnUse" '
         f'patternTransform="rotate(45)"><rect class="open-ground" width="8" height="8"/>'
         f'<rect class="open-line" width="2" height="8"/></pattern></defs>'
-        f'<rect x="0" y="5" width="100%" height="26" fill="url(#open)"/>'
+        f'<rect x="0" y="5" width="100%" height="26" fill="url(#open)"/>{ruled_out}'
         f'<rect class="f-leak" x="0" y="5" width="{100 * rate.lower:.2f}%" height="26"/>'
         f'<rect class="strip-frame" x="0" y="5" width="100%" height="26"/>'
         f'<line class="strip-value" x1="{100 * rate.value:.2f}%" x2="{100 * rate.value:.2f}%" '
-        f'y1="0" y2="36"/>'
-        f'<line class="strip-ground" x1="{100 * claimed:.2f}%" x2="{100 * claimed:.2f}%" '
-        f'y1="0" y2="36"/>'
-        f'<line class="strip-claim" x1="{100 * claimed:.2f}%" x2="{100 * claimed:.2f}%" '
-        f'y1="0" y2="36"/></svg>'
+        f'y1="0" y2="36"/>{line}</svg>'
     )
+
+
+def _across(value: float, kind: str) -> str:
+    """A line over the whole strip, set off from what lies below it."""
+    place = f'x1="{100 * value:.2f}%" x2="{100 * value:.2f}%" y1="0" y2="36"'
+    return f'<line class="strip-ground" {place}/><line class="{kind}" {place}/>'

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from vestige.bounds.mechanisms import LocalAggregation
 from vestige.observations import Release, UpdateRelease
 from vestige.records import Records
 from vestige.simulation import (
@@ -43,6 +44,11 @@ class FederatedUpdate:
     def releases(self) -> type[Release]:
         """The kind of release."""
         return UpdateRelease
+
+    @property
+    def mechanism(self) -> LocalAggregation:
+        """Local steps alone."""
+        return LocalAggregation(self.local.steps)
 
     @property
     def simulator(self) -> Simulator:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from vestige.bounds.mechanisms import NonPrivate
 from vestige.observations import GradientRelease, Release
 from vestige.records import Records
 from vestige.simulation import Loss, Mode, Normalization, Reduction, Simulator, cross_entropy
@@ -35,6 +36,11 @@ class SharedGradient:
     def releases(self) -> type[Release]:
         """The kind of release."""
         return GradientRelease
+
+    @property
+    def mechanism(self) -> NonPrivate:
+        """Nothing is done to the gradient."""
+        return NonPrivate("the gradient leaves as it was computed")
 
     @property
     def simulator(self) -> Simulator:

@@ -28,7 +28,7 @@ SUMMED, ROUNDED_ONCE = 1.5, 3**-0.5
 ROUNDING_MARGIN, GAUSSIAN_MARGIN = 3.0, 1.3
 # Width of the first sketch, columns beyond the rank, and power iterations: noise is a third of the
 # smallest direction that counts, and (1/3)⁵ of it stays.
-SKETCH, SPARE, PASSES = 64, 16, 2
+SKETCH, SPARE, PASSES = 48, 16, 2
 # Rounding is not quite independent: up to ten times what it is expected to leave is.
 LEFT_BY_ROUNDING = 10.0
 

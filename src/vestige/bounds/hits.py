@@ -1,0 +1,46 @@
+"""What a mechanism allows an audit to measure: a bound on the rate of hits."""
+
+from __future__ import annotations
+
+from vestige import numbers
+from vestige.bounds.allowance import tightest
+from vestige.bounds.description import in_words
+from vestige.bounds.mechanisms import Mechanism
+from vestige.rates import allowed_rank
+from vestige.record import BoundRecord, BoundsRecord
+
+
+def bounds_on_hits(mechanism: Mechanism, false_positive_rate: float, decoys: int) -> BoundsRecord:
+    """Every bound on the probability of a hit, and the smallest.
+
+    A hit is a rank of at most a = ⌊α(m + 1)⌋ among the secret and m decoys of its pool and label.
+    Against a release that does not depend on the audited record the secret and its decoys are
+    exchangeable, whatever the attack knows of the rest of the batch, so each is as likely as any
+    other to take one of the first a places, and ties count as misses: the prior success of a hit is
+    at most κ = a / (m + 1), which is α where the decoys are as many as α needs. This κ is not
+    estimated and needs no threshold on a distance. So γ(κ) bounds the true rate, and a lower
+    confidence limit above γ(κ) says that the release is not what it is said to be.
+    """
+    places = allowed_rank(false_positive_rate, decoys)
+    kappa = places / (decoys + 1)
+    allowance = tightest(mechanism, kappa)
+    return BoundsRecord(
+        mechanism=in_words(mechanism),
+        prior_success=kappa,
+        origin=f"without the release a secret takes one of the first {places:,} of {decoys + 1:,} "
+        f"places with probability {numbers.chance(kappa)}"
+        if places > 1
+        else f"without the release a secret comes first of {decoys + 1:,} with probability "
+        f"{numbers.chance(kappa)}",
+        bounds=tuple(
+            BoundRecord(
+                name=curve.bound.name,
+                success=curve.success[0],
+                assumptions=curve.bound.assumptions,
+                cites=curve.bound.cites,
+            )
+            for curve in allowance.curves
+        ),
+        success=allowance.success[0],
+        tightest=allowance.names[0] if allowance.curves else None,
+    )
