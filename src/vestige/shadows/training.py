@@ -1,0 +1,164 @@
+"""Shadow networks: what the victim would have released, had a stand-in been its secret.
+
+Balle, Cherubin and Hayes 2022, "Reconstructing Training Data with Informed Adversaries": the
+adversary knows all training records but one, so it repeats the training once for every stand-in
+drawn from its prior. Networks that differ in one record of a thousand share nearly all their work;
+here they are trained as one batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from vestige import progress
+from vestige.errors import BadInput
+from vestige.records import Records
+from vestige.shadows.modules import train_modules
+from vestige.shadows.perceptrons import Descent, KnownInputs, Perceptron, train_perceptrons
+from vestige.shadows.private_steps import PrivateSteps
+from vestige.shadows.standardization import FirstLayer
+from vestige.simulation import LocalTraining, Simulator, one_hot
+
+# Pre-activations of as many 784-10-10 networks on 1,000 records stay in a CPU's cache.
+CHUNK = 64
+
+
+@dataclass(frozen=True)
+class ShadowTraining:
+    """Trains networks on a simulator's companions and one stand-in each, many at once.
+
+    Everything else is the simulator's own: network and initial weights (drawn anew for every shadow
+    where it says so), loss, normalisation, local training; ``private`` adds clipping and noise to
+    every step. Fully connected networks trained on the full batch go by explicit products
+    (``perceptrons``), any other by ``vmap`` (``modules``); ``chunk`` networks at a time bound the
+    memory. The same as training every network alone, up to rounding.
+    """
+
+    simulator: Simulator
+    private: PrivateSteps | None = None
+    chunk: int = CHUNK
+
+    def __post_init__(self) -> None:
+        if self.chunk < 1:
+            raise BadInput("A chunk holds at least one network.")
+        if self.simulator.companions is None or self.simulator.local is None:
+            raise BadInput(
+                "Shadows are networks trained by SGD on known records: give a simulator with "
+                "companions and a LocalTraining, as InformedAdversary does for a ReleasedNetwork."
+            )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the parameters, in the order in which their values stand in a row of weights."""
+        return tuple(self.simulator.parameters)
+
+    @property
+    def size(self) -> int:
+        """How many numbers a network has."""
+        return sum(parameter.numel() for parameter in self.simulator.parameters.values())
+
+    @property
+    def first_layer(self) -> FirstLayer | None:
+        """Where a row holds the weights that meet the record's own values, if they do."""
+        perceptron = Perceptron.read(self.simulator.network)
+        if perceptron is None:
+            return None
+        start = 0
+        for name, parameter in self.simulator.parameters.items():
+            if name == perceptron.weights[0]:
+                return FirstLayer(start, *parameter.shape)
+            start += parameter.numel()
+        return None
+
+    def row(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """A released network as a row of weights (size,)."""
+        parameters = self.simulator.parameters
+        for name, parameter in parameters.items():
+            if name not in tensors or tensors[name].shape != parameter.shape:
+                raise BadInput(
+                    f"The released model has no {name} of shape {tuple(parameter.shape)}: attack "
+                    "it with the architecture it was trained with."
+                )
+        return torch.cat([tensors[n].detach().to(self._like).flatten() for n in parameters]).cpu()
+
+    def weights(self, stand_ins: Records, *, generator: torch.Generator) -> Tensor:
+        """Weights (s, size) of the networks trained with each of the stand-ins."""
+        found = torch.empty((len(stand_ins), self.size), dtype=self._like.dtype)
+        for start in range(0, len(stand_ins), self.chunk):
+            part = stand_ins[start : start + self.chunk]
+            with torch.no_grad():
+                found[start : start + len(part)] = self._trained(part, generator)
+            progress.report(start + len(part), len(stand_ins))
+        return found
+
+    @cached_property
+    def _like(self) -> Tensor:
+        return next(iter(self.simulator.parameters.values()))
+
+    @cached_property
+    def _training(self) -> LocalTraining:
+        assert self.simulator.local is not None
+        return self.simulator.local
+
+    @cached_property
+    def _known(self) -> tuple[Tensor, Tensor]:
+        assert self.simulator.companions is not None
+        return self._inputs(self.simulator.companions)
+
+    @cached_property
+    def _perceptron(self) -> Perceptron | None:
+        count = len(self._known[0]) + 1
+        whole = self._training.batches(count)[0] == slice(0, count)
+        return Perceptron.read(self.simulator.network) if whole else None
+
+    @cached_property
+    def _known_inputs(self) -> KnownInputs:
+        x, targets = self._known
+        return KnownInputs.of(self._flat(x), targets, self.private)
+
+    def _trained(self, stand_ins: Records, generator: torch.Generator) -> Tensor:
+        x, targets = self._inputs(stand_ins)
+        initial = self._initial(len(stand_ins), generator)
+        simulator, training = self.simulator, self._training
+        if self._perceptron is None:
+            trained = train_modules(
+                simulator,
+                training,
+                self.private,
+                self._known,
+                (x, targets),
+                initial,
+                generator=generator,
+            )
+        else:
+            scale = 1.0 / (len(self._known[0]) + 1) if simulator.reduction == "mean" else 1.0
+            trained = train_perceptrons(
+                self._perceptron,
+                Descent(training, self.private, scale, generator),
+                simulator.loss,
+                self._known_inputs,
+                (self._flat(x), targets),
+                initial,
+            )
+        return torch.cat([trained[name].flatten(1) for name in self.names], 1).cpu()
+
+    def _initial(self, count: int, generator: torch.Generator) -> dict[str, Tensor]:
+        if not self.simulator.fresh_initialization:
+            shared = self.simulator.parameters
+            return {n: p.expand(count, *p.shape) for n, p in shared.items()}
+        drawn = [self.simulator.started(generator).parameters for _ in range(count)]
+        return {n: torch.stack([parameters[n] for parameters in drawn]) for n in self.names}
+
+    def _inputs(self, records: Records) -> tuple[Tensor, Tensor]:
+        """Records in the network's precision, and label targets."""
+        x = records.x.to(self._like)
+        return x, one_hot(records.y, records.classes, x.dtype).to(x.device)
+
+    def _flat(self, x: Tensor) -> Tensor:
+        normalization = self.simulator.normalization
+        return (x if normalization is None else normalization(x)).flatten(1)
