@@ -17,6 +17,7 @@ from vestige import (
     InvertingGradients,
     LocalTraining,
     Prior,
+    ReconstructorNetwork,
     SharedGradient,
     run,
 )
@@ -80,11 +81,15 @@ def null(cls, attack, seed):
 
 def thorough(cls):
     """The attack with enough iterations for a small world."""
+    if cls is ReconstructorNetwork:
+        return cls(shadows=200, epochs=40, hidden=(64,))
     return cls(iterations=150) if cls in SEARCH else cls()
 
 
 def quick(cls, **changes):
     """The attack with few iterations: enough for form, too few for quality."""
+    if cls is ReconstructorNetwork:
+        return cls(shadows=8, epochs=1, hidden=(8,), validation=0.25)
     fields = {f.name for f in dataclasses.fields(cls)}
     return cls(**{"iterations": 3, **changes}) if "iterations" in fields else cls()
 

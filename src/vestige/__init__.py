@@ -29,6 +29,7 @@ _HOME = {
     "ModelRelease": "observations",
     "Normalization": "simulation",
     "Prior": "records",
+    "ReconstructorNetwork": "attacks",
     "Record": "record",
     "Records": "records",
     "ReleasedConvexModel": "victims",
@@ -78,6 +79,7 @@ __all__ = [
     "Prior",
     "Public",
     "Reconstruction",
+    "ReconstructorNetwork",
     "Record",
     "Records",
     "ReleasedConvexModel",
@@ -122,6 +124,7 @@ if TYPE_CHECKING:
         FeatureInversion,
         Guess,
         InvertingGradients,
+        ReconstructorNetwork,
     )
     from vestige.audit import Audit, run
     from vestige.convex import ConvexFit

@@ -78,6 +78,12 @@ class ShadowTraining:
     def row(self, tensors: Mapping[str, Tensor]) -> Tensor:
         """A released network as a row of weights (size,)."""
         parameters = self.simulator.parameters
+        foreign = sorted(set(tensors) - set(parameters))
+        if foreign:
+            raise BadInput(
+                f"The released model has a {foreign[0]!r} that the known one has not: attack it "
+                "with the architecture it was trained with."
+            )
         for name, parameter in parameters.items():
             if name not in tensors or tensors[name].shape != parameter.shape:
                 raise BadInput(
