@@ -29,6 +29,8 @@ _HOME = {
     "ModelRelease": "observations",
     "Normalization": "simulation",
     "Prior": "records",
+    "PriorMatching": "attacks",
+    "PrivateTraining": "victims",
     "Record": "record",
     "Records": "records",
     "ReleasedConvexModel": "victims",
@@ -45,6 +47,7 @@ _HOME = {
     "Observation": "observations",
     "Hints": "observations",
     "GradientRelease": "observations",
+    "GradientSequenceRelease": "observations",
     "load": "datasets",
     "missing_record": "fitted_classifiers",
     "render": "report",
@@ -65,6 +68,7 @@ __all__ = [
     "FeatureInversion",
     "FederatedUpdate",
     "GradientRelease",
+    "GradientSequenceRelease",
     "Guess",
     "Hints",
     "HonestServer",
@@ -76,6 +80,8 @@ __all__ = [
     "Normalization",
     "Observation",
     "Prior",
+    "PriorMatching",
+    "PrivateTraining",
     "Public",
     "Reconstruction",
     "Record",
@@ -122,6 +128,7 @@ if TYPE_CHECKING:
         FeatureInversion,
         Guess,
         InvertingGradients,
+        PriorMatching,
     )
     from vestige.audit import Audit, run
     from vestige.convex import ConvexFit
@@ -132,6 +139,7 @@ if TYPE_CHECKING:
     from vestige.inversion import invert
     from vestige.observations import (
         GradientRelease,
+        GradientSequenceRelease,
         Hints,
         ModelRelease,
         Observation,
@@ -147,6 +155,7 @@ if TYPE_CHECKING:
     from vestige.threats import HonestServer, InformedAdversary
     from vestige.victims import (
         FederatedUpdate,
+        PrivateTraining,
         ReleasedConvexModel,
         ReleasedNetwork,
         SharedGradient,
