@@ -17,6 +17,7 @@ from vestige import (
     InvertingGradients,
     LocalTraining,
     Prior,
+    PriorMatching,
     ReconstructorNetwork,
     SharedGradient,
     run,
@@ -45,6 +46,8 @@ from worlds import (
     draws,
     linear_network,
     model_audit,
+    private_audit,
+    private_training,
     released_network,
     small_audit,
 )
@@ -58,15 +61,20 @@ SEARCH = [cls for cls in REAL if "iterations" in {f.name for f in dataclasses.fi
 UNROLL = [c for c in SEARCH if c is not FeatureInversion and UpdateRelease in c.reads]
 MODEL = [cls for cls in ATTACKS if GradientRelease not in cls.reads]
 CONVEX = [ClosedForm]
+PRIVATE = [PriorMatching]
 
 
 def model_victim(cls):
-    """The trained model that an attack on trained models can solve."""
+    """The trained model, or its training, that an attack on trained models can solve."""
+    if cls in PRIVATE:
+        return private_training()
     return convex_model() if cls in CONVEX else released_network()
 
 
 def solvable(cls, attack):
     """An audit of the release that the attack reads."""
+    if cls in PRIVATE:
+        return private_audit([attack])
     if cls in MODEL:
         return model_audit([attack], victim=model_victim(cls))
     return small_audit([attack])
@@ -74,6 +82,8 @@ def solvable(cls, attack):
 
 def null(cls, attack, seed):
     """An audit in which the release says nothing about the secret."""
+    if cls in PRIVATE:
+        return private_audit([attack], seed=seed, victim=NullModel(seed, model_victim(cls)))
     if cls in MODEL:
         return model_audit([attack], seed=seed, victim=NullModel(seed, model_victim(cls)))
     return small_audit([attack], seed=seed, victim=NullVictim(seed))

@@ -237,7 +237,7 @@ def test_simulator_of_a_model_needs_a_way_to_train():
         {"fit": ConvexFit(0.1)},
         {"companions": KNOWN, "fit": ConvexFit(0.1), "local": TRAINING},
     ):
-        with pytest.raises(BadInput, match="either a LocalTraining or a ConvexFit"):
+        with pytest.raises(BadInput, match="one of a LocalTraining, a ConvexFit or"):
             Simulator(linear_network(), **wrong)
 
 

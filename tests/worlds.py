@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import nn
@@ -14,15 +14,16 @@ from vestige import (
     InformedAdversary,
     LocalTraining,
     Prior,
+    PrivateTraining,
     Records,
     ReleasedConvexModel,
     ReleasedNetwork,
     SharedGradient,
     networks,
 )
+from vestige.bounds import DPSGD
 from vestige.observations import (
     GradientRelease,
-    ModelRelease,
     Reconstruction,
     Release,
     Victim,
@@ -86,6 +87,22 @@ def model_audit(attacks, *, seed: int = 0, **changes) -> Audit:
     return small_audit(attacks, seed=seed, **{**settings, **changes})
 
 
+def private_training() -> PrivateTraining:
+    """DP-SGD with so little noise that the unknown record's gradient is seen."""
+    model = networks.mlp(SPACE, hidden=(), generator=torch.Generator().manual_seed(5))
+    mechanism = DPSGD(noise_multiplier=0.02, sampling_rate=0.8, steps=4, clipping_norm=0.5)
+    return PrivateTraining(model, KNOWN, mechanism, learning_rate=0.5)
+
+
+def private_audit(attacks, *, seed: int = 0, **changes) -> Audit:
+    """The small audit of DP-SGD, whose attacker holds a near-copy of every secret."""
+    secrets = draws(60, 1000 + seed)
+    noise = torch.randn(secrets.x.shape, generator=torch.Generator().manual_seed(4000 + seed))
+    copies = replace(secrets, x=(secrets.x + 0.01 * noise).clamp(0, 1))
+    settings = {"victim": private_training(), "secrets": secrets, "prior": Prior(copies)}
+    return model_audit(attacks, seed=seed, **{**settings, **changes})
+
+
 def other_records(secret: Records, seed: int, generator: torch.Generator) -> Records:
     """Other records with the labels of a secret."""
     others = draws(60, 3000 + seed)
@@ -98,14 +115,14 @@ def other_records(secret: Records, seed: int, generator: torch.Generator) -> Rec
 
 @dataclass(frozen=True)
 class NullModel:
-    """Releases a model trained on another record with the same label."""
+    """Releases a model, or a training, of another record with the same label."""
 
     seed: int
     victim: Victim
 
     @property
     def releases(self) -> type[Release]:
-        return ModelRelease
+        return self.victim.releases
 
     @property
     def simulator(self) -> Simulator:

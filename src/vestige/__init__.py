@@ -29,6 +29,8 @@ _HOME = {
     "ModelRelease": "observations",
     "Normalization": "simulation",
     "Prior": "records",
+    "PriorMatching": "attacks",
+    "PrivateTraining": "victims",
     "ReconstructorNetwork": "attacks",
     "Record": "record",
     "Records": "records",
@@ -46,6 +48,7 @@ _HOME = {
     "Observation": "observations",
     "Hints": "observations",
     "GradientRelease": "observations",
+    "GradientSequenceRelease": "observations",
     "load": "datasets",
     "missing_record": "fitted_classifiers",
     "render": "report",
@@ -66,6 +69,7 @@ __all__ = [
     "FeatureInversion",
     "FederatedUpdate",
     "GradientRelease",
+    "GradientSequenceRelease",
     "Guess",
     "Hints",
     "HonestServer",
@@ -77,6 +81,8 @@ __all__ = [
     "Normalization",
     "Observation",
     "Prior",
+    "PriorMatching",
+    "PrivateTraining",
     "Public",
     "Reconstruction",
     "ReconstructorNetwork",
@@ -124,6 +130,7 @@ if TYPE_CHECKING:
         FeatureInversion,
         Guess,
         InvertingGradients,
+        PriorMatching,
         ReconstructorNetwork,
     )
     from vestige.audit import Audit, run
@@ -135,6 +142,7 @@ if TYPE_CHECKING:
     from vestige.inversion import invert
     from vestige.observations import (
         GradientRelease,
+        GradientSequenceRelease,
         Hints,
         ModelRelease,
         Observation,
@@ -150,6 +158,7 @@ if TYPE_CHECKING:
     from vestige.threats import HonestServer, InformedAdversary
     from vestige.victims import (
         FederatedUpdate,
+        PrivateTraining,
         ReleasedConvexModel,
         ReleasedNetwork,
         SharedGradient,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -12,6 +13,7 @@ from vestige.errors import BadInput
 from vestige.files import explained, read_safetensors, tensor_bytes, write_atomically
 from vestige.observations import (
     GradientRelease,
+    GradientSequenceRelease,
     Hints,
     ModelRelease,
     Observation,
@@ -20,11 +22,12 @@ from vestige.observations import (
     UpdateRelease,
 )
 
-_Kind = Literal["gradient", "update", "model"]
+_Kind = Literal["gradient", "update", "model", "gradient sequence"]
 _KINDS: dict[_Kind, type[Release]] = {
     "gradient": GradientRelease,
     "update": UpdateRelease,
     "model": ModelRelease,
+    "gradient sequence": GradientSequenceRelease,
 }
 
 
@@ -55,6 +58,8 @@ def save_observation(observation: Observation, path: str | Path) -> None:
     tensors |= {f"buffers/{n}": t for n, t in release.buffers.items()}
     if hints.labels is not None:
         tensors["hints/labels"] = hints.labels
+    if isinstance(release, GradientSequenceRelease) and release.known_sampled is not None:
+        tensors["known_sampled"] = release.known_sampled
     kind: list[_Kind] = [kind for kind, cls in _KINDS.items() if isinstance(release, cls)]
     facts = _ObservationFacts(kind=kind[0], batch_size=hints.batch_size)
     _write(path, tensors, "observation", facts)
@@ -64,6 +69,8 @@ def load_observation(path: str | Path) -> Observation:
     """Read what :func:`save_observation` wrote."""
     tensors, facts = _read(path, "observation", _ObservationFacts)
     release = _KINDS[facts.kind](_under(tensors, "release/"), _under(tensors, "buffers/"))
+    if isinstance(release, GradientSequenceRelease):
+        release = replace(release, known_sampled=tensors.get("known_sampled"))
     return Observation(release, Hints(facts.batch_size, tensors.get("hints/labels")))
 
 

@@ -26,6 +26,7 @@ from vestige.numbers import share
 from vestige.observations import (
     Attack,
     GradientRelease,
+    GradientSequenceRelease,
     ModelRelease,
     Release,
     StatesMechanism,
@@ -324,6 +325,7 @@ def release_words(kind: type[Release]) -> str:
         GradientRelease: "a shared gradient",
         UpdateRelease: "a federated update",
         ModelRelease: "a trained model",
+        GradientSequenceRelease: "the gradients of DP-SGD",
     }[kind]
 
 

@@ -11,7 +11,14 @@ import torch
 from vestige.archive import load_captured
 from vestige.datasets import load
 from vestige.errors import BadInput
-from vestige.observations import Hints, ModelRelease, Observation, Public, UpdateRelease
+from vestige.observations import (
+    GradientSequenceRelease,
+    Hints,
+    ModelRelease,
+    Observation,
+    Public,
+    UpdateRelease,
+)
 from vestige.records import Column, ImageSpace, Prior, Records, Space, TableSpace
 from vestige.simulation import LocalTraining, Normalization, Simulator
 from vestige.streams import stream
@@ -48,6 +55,11 @@ class Capture:
             raise BadInput(
                 f"{self.gradient} holds a trained model, no gradient: audit it from Python, with "
                 "vestige.missing_record or an Audit against an InformedAdversary."
+            )
+        if isinstance(held.release, GradientSequenceRelease):
+            raise BadInput(
+                f"{self.gradient} holds the gradients of a private training: audit it from Python, "
+                "with PriorMatching against an InformedAdversary."
             )
         if isinstance(held.release, UpdateRelease) != self.update:
             kind = "a gradient" if self.update else "an update"

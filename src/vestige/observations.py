@@ -41,7 +41,21 @@ class ModelRelease:
     buffers: Mapping[str, Tensor] = field(default_factory=dict)
 
 
-Release = GradientRelease | UpdateRelease | ModelRelease
+@dataclass(frozen=True)
+class GradientSequenceRelease:
+    """The noisy sums of clipped gradients that T steps of DP-SGD made.
+
+    ``tensors`` hold them by parameter name, (T, *shape). ``known_sampled`` (T, known) says which of
+    the known records each step had sampled: with it and the initial weights an informed adversary
+    follows the training and subtracts what the known records contributed.
+    """
+
+    tensors: Mapping[str, Tensor]
+    buffers: Mapping[str, Tensor] = field(default_factory=dict)
+    known_sampled: Tensor | None = None
+
+
+Release = GradientRelease | UpdateRelease | ModelRelease | GradientSequenceRelease
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ Without one, only what a release shows by itself is checked.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
@@ -15,7 +16,14 @@ from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
 from vestige.errors import BadInput
-from vestige.observations import GradientRelease, ModelRelease, Release, UpdateRelease
+from vestige.gradient_sequences import checked_sequence, trace
+from vestige.observations import (
+    GradientRelease,
+    GradientSequenceRelease,
+    ModelRelease,
+    Release,
+    UpdateRelease,
+)
 from vestige.record import Check, CheckOutcome
 from vestige.records import Records
 from vestige.simulation import LocalTraining, Simulator, cross_entropy, one_hot
@@ -32,6 +40,9 @@ def check_form(simulator: Simulator, release: Release) -> list[Check]:
 
     Raises BadInput where no attack could start.
     """
+    if isinstance(release, GradientSequenceRelease):
+        checked_sequence(simulator, release)
+        return []
     known = simulator.parameters
     foreign = sorted(set(release.tensors) - set(known))
     if foreign:
@@ -97,7 +108,7 @@ def check_alone(
     name = head_bias(simulator, classes)
     if name is None or name not in release.tensors or simulator.loss is not cross_entropy:
         return []
-    if isinstance(release, ModelRelease):
+    if isinstance(release, ModelRelease | GradientSequenceRelease):
         return []
     bias = release.tensors[name].detach().double().cpu()
     if not isinstance(release, GradientRelease):
@@ -131,6 +142,8 @@ def check_replay(
     simulator: Simulator, release: Release, reference: Records, *, told: str = "its protocol"
 ) -> Check:
     """Recompute a release from the batch it came from, and explain a difference if there is one."""
+    if isinstance(release, GradientSequenceRelease):
+        return _check_noise(simulator, release, reference, told)
     found = agreement(simulator, release, reference)
     if found is None:
         return _failed(
@@ -186,6 +199,35 @@ def check_replay(
         f"The recomputed {noun} does not match the release ({said}).",
         f"Compare the victim's code with {told}: loss, mode, normalisation, steps, labels"
         + (", known records." if isinstance(release, ModelRelease) else "."),
+    )
+
+
+def _check_noise(
+    simulator: Simulator, release: GradientSequenceRelease, reference: Records, told: str
+) -> Check:
+    """Whether what all records leave of noisy gradients is as large as the noise that was said.
+
+    Its squared norm over σ²C² is χ² with one degree of freedom for each number of the release.
+    """
+    held = trace(simulator, release, reference)
+    # A step holds the unknown record where that explains it better.
+    explained = (2 * held.products - held.squared_norms).clamp(min=0).sum()
+    private = simulator.private
+    assert private is not None
+    numbers = sum(tensor.numel() for tensor in release.tensors.values())
+    noise = private.mechanism.noise_multiplier
+    ratio = math.sqrt(float(held.remainders.sum() - explained) / numbers) / noise
+    if abs(ratio - 1) <= max(NORM, 5 / math.sqrt(2 * numbers)):
+        return Check(
+            outcome=CheckOutcome.PASSED,
+            sentence="What known records and secret leave of the noisy gradients is as large as "
+            f"the noise: ratio {ratio:.3f}.",
+        )
+    return _failed(
+        "What known records and secret leave of the noisy gradients is not as large as the noise "
+        f"(ratio {ratio:.3g}): the training was another.",
+        f"Compare the victim's code with {told}: clipping, noise, learning rate, known records, "
+        "sampling.",
     )
 
 
@@ -305,6 +347,8 @@ def release_noun(release: Release) -> str:
     """What a release is, in one word."""
     if isinstance(release, GradientRelease):
         return "gradient"
+    if isinstance(release, GradientSequenceRelease):
+        return "training"
     return "update" if isinstance(release, UpdateRelease) else "model"
 
 

@@ -22,6 +22,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from vestige.convex import ConvexFit, features_of, layer_tensors, linear_layer, minimized
 from vestige.errors import BadInput
+from vestige.private_steps import PrivateSteps
 from vestige.records import Records
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -103,9 +104,10 @@ def logits_of(output: object) -> Tensor:
 class Simulator:
     """What a victim computes, as far as somebody was told: records and targets → named tensors.
 
-    ``local`` is training by SGD, ``fit`` training to the optimum of a convex objective. With
-    ``companions``, records that take part in every run before the given ones, a trained model is
-    released; without them an update, or, if there is no training, a gradient.
+    ``local`` is training by SGD, ``fit`` training to the optimum of a convex objective, ``private``
+    training by DP-SGD. With ``companions``, records that take part in every run before the given
+    ones, a trained model is released, or by DP-SGD the sequence of its gradients; without them an
+    update, or, if there is no training, a gradient.
     ``fresh_initialization`` says that every run draws its own initial weights: those of ``model``
     are then only an example (see ``started``).
     """
@@ -119,14 +121,16 @@ class Simulator:
     companions: Records | None = None
     fit: ConvexFit | None = None
     fresh_initialization: bool = False
+    private: PrivateSteps | None = None
 
     def __post_init__(self) -> None:
-        if self.companions is None and self.fit is None:
+        if self.companions is None and self.fit is None and self.private is None:
             return
-        if self.companions is None or (self.local is None) == (self.fit is None):
+        ways = [way for way in (self.local, self.fit, self.private) if way is not None]
+        if self.companions is None or len(ways) != 1:
             raise BadInput(
-                "A trained model needs the records that are always trained on, and either a "
-                "LocalTraining or a ConvexFit."
+                "A trained model needs the records that are always trained on, and one of a "
+                "LocalTraining, a ConvexFit or PrivateSteps."
             )
 
     @cached_property
@@ -192,6 +196,21 @@ class Simulator:
             losses = self.loss(logits_of(self.network(inputs)), targets)
         return _slopes(losses.mean() if self.reduction == "mean" else losses.sum(), own)
 
+    def record_gradients(
+        self, parameters: Mapping[str, Tensor], x: Tensor, targets: Tensor
+    ) -> Tensor:
+        """Gradient of each record's own loss (n, P), flattened in the order of the parameters."""
+
+        def own_loss(current: Mapping[str, Tensor], record: Tensor, target: Tensor) -> Tensor:
+            return self.loss(self.outputs(record.unsqueeze(0), current), target.unsqueeze(0)).sum()
+
+        if len(x) == 0:
+            return x.new_zeros((0, sum(value.numel() for value in parameters.values())))
+        found = torch.func.vmap(torch.func.grad(own_loss), in_dims=(None, 0, 0))(
+            dict(parameters), x, targets
+        )
+        return torch.cat([found[name].flatten(1) for name in parameters], 1)
+
     def update(self, x: Tensor, targets: Tensor, *, functional: bool = True) -> dict[str, Tensor]:
         """Difference of parameters after local training, unrolled; differentiable.
 
@@ -240,6 +259,11 @@ class Simulator:
 
     def __call__(self, x: Tensor, targets: Tensor) -> dict[str, Tensor]:
         """What the victim would release for these records."""
+        if self.private is not None:
+            raise BadInput(
+                "Noise and sampling of DP-SGD cannot be replayed: hold candidates against the "
+                "release with vestige.gradient_sequences."
+            )
         if self.companions is not None:
             return self.trained(x, targets)
         return self.gradient(x, targets) if self.local is None else self.update(x, targets)

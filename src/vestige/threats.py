@@ -11,10 +11,12 @@ from vestige.errors import BadInput
 from vestige.observations import (
     Briefing,
     GradientRelease,
+    GradientSequenceRelease,
     Hints,
     ModelRelease,
     Observation,
     Public,
+    Release,
     Run,
     Victim,
 )
@@ -43,10 +45,10 @@ class HonestServer:
 
     def public(self, victim: Victim, prior: Prior) -> Public:
         """Return what the server knows before any release."""
-        if victim.releases is ModelRelease:
+        if victim.releases in (ModelRelease, GradientSequenceRelease):
             raise BadInput(
-                "A server that watches a client sees no trained model: say "
-                "threat=InformedAdversary() to audit a released model."
+                "A server that watches a client sees neither a trained model nor its training: say "
+                "threat=InformedAdversary() to audit what a trainer releases."
             )
         simulator = victim.simulator
         if not self.normalization:
@@ -104,6 +106,9 @@ class HonestServer:
 class InformedAdversary:
     """Knows every training record but one, how the model was trained, and the trained model.
 
+    Of DP-SGD it sees every noisy gradient and knows which of its records each step sampled: the
+    adversary that the guarantee holds against, stronger than any reader of the final model.
+
     Balle, Cherubin and Hayes, "Reconstructing Training Data with Informed Adversaries" (2022),
     Section 2: the strongest reader of a released model, so what it cannot redraw nobody can who
     reads the model alone. ``initialization`` says whether it is told the exact weights that
@@ -115,13 +120,19 @@ class InformedAdversary:
     def public(self, victim: Victim, prior: Prior) -> Public:
         """Return what is known before any release; the known records are its companions."""
         simulator = victim.simulator
-        if victim.releases is not ModelRelease or simulator.companions is None:
+        trainer = victim.releases in (ModelRelease, GradientSequenceRelease)
+        if not trainer or simulator.companions is None:
             raise BadInput(
-                "An informed adversary reads a trained model: give a victim that releases one, "
-                "such as ReleasedNetwork, or another threat model."
+                "An informed adversary reads a trained model or its training: give a victim that "
+                "releases one, such as ReleasedNetwork, or another threat model."
             )
         if simulator.fit is not None:
-            return Public(simulator, prior, reads=ModelRelease)
+            return Public(simulator, prior, reads=victim.releases)
+        if simulator.private is not None and not self.initialization:
+            raise BadInput(
+                "Whoever sees the gradients of a training knows where it began: leave "
+                "initialization at True."
+            )
         if self.initialization and simulator.fresh_initialization:
             raise BadInput(
                 "The victim draws new initial weights in every run, so nobody knows them before: "
@@ -131,15 +142,17 @@ class InformedAdversary:
             # Weights of its own: those of the victim are what it is not told.
             other = reinitialized(simulator.model, stream(0, "unknown initialisation"))
             simulator = replace(simulator, model=other, fresh_initialization=True)
-        return Public(simulator, prior, reads=ModelRelease)
+        return Public(simulator, prior, reads=victim.releases)
 
     def observe(self, run: Run) -> Observation:
-        """Return a copy of the released model: one record is unknown, its label too."""
-        release = replace(
+        """Return a copy of the release: one record is unknown, its label too."""
+        release: Release = replace(
             run.release,
             tensors=_copied(run.release.tensors),
             buffers=_copied(run.release.buffers),
         )
+        if isinstance(release, GradientSequenceRelease) and release.known_sampled is not None:
+            release = replace(release, known_sampled=release.known_sampled.clone())
         return Observation(release, Hints(batch_size=len(run.secret)))
 
     def briefing(self, victim: Victim, batch_size: int) -> Briefing:
@@ -154,11 +167,17 @@ class InformedAdversary:
             facts.append((True, "the normalisation"))
         if simulator.fit is None:
             facts.append((self.initialization, "the exact initial weights"))
+        who = "The attacker knows all training records but one and reads the trained model."
+        sees = "The parameters of one trained model, as it was published."
+        if simulator.private is not None:
+            facts.append((True, "which of those records each step sampled"))
+            who = "The attacker knows all training records but one and watches DP-SGD train."
+            sees = f"The noisy gradients of {simulator.private.mechanism.steps:,} private steps."
         withheld = [fact for told, fact in facts if not told]
         return Briefing(
             attacker="informed adversary",
-            who="The attacker knows all training records but one and reads the trained model.",
-            sees="The parameters of one trained model, as it was published.",
+            who=who,
+            sees=sees,
             told=_listed([fact for told, fact in facts if told]),
             not_told=_listed(["the one record and its label", *withheld]),
         )

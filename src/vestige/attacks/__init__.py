@@ -6,6 +6,7 @@ from vestige.attacks.exact_inversion import ExactInversion
 from vestige.attacks.feature_inversion import FeatureInversion
 from vestige.attacks.guess import Guess
 from vestige.attacks.inverting_gradients import InvertingGradients
+from vestige.attacks.prior_matching import PriorMatching
 from vestige.attacks.reconstructor_network import ReconstructorNetwork
 
 __all__ = [
@@ -15,5 +16,6 @@ __all__ = [
     "FeatureInversion",
     "Guess",
     "InvertingGradients",
+    "PriorMatching",
     "ReconstructorNetwork",
 ]

@@ -10,6 +10,7 @@ import torch
 from vestige.errors import BadInput
 from vestige.observations import (
     GradientRelease,
+    GradientSequenceRelease,
     ModelRelease,
     Observation,
     Public,
@@ -36,7 +37,7 @@ class Guess:
     cites = (
         "Balle, Cherubin, Hayes 2022, Reconstructing Training Data with Informed Adversaries, §4"
     )
-    reads = (GradientRelease, UpdateRelease, ModelRelease)
+    reads = (GradientRelease, UpdateRelease, ModelRelease, GradientSequenceRelease)
 
     def __post_init__(self) -> None:
         if self.kind not in ("draw", "mean"):

@@ -1,6 +1,7 @@
 """Processes under audit, one per file."""
 
 from vestige.victims.federated_update import FederatedUpdate
+from vestige.victims.private_training import PrivateTraining
 from vestige.victims.released_convex_model import ReleasedConvexModel
 from vestige.victims.released_network import ReleasedNetwork
 from vestige.victims.shared_gradient import SharedGradient
@@ -8,6 +9,7 @@ from vestige.victims.training import trained
 
 __all__ = [
     "FederatedUpdate",
+    "PrivateTraining",
     "ReleasedConvexModel",
     "ReleasedNetwork",
     "SharedGradient",
