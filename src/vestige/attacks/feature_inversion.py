@@ -76,7 +76,7 @@ class FeatureInversion:
     its features that the candidate explains.
     """
 
-    iterations: int = 400
+    iterations: int = 300
     restarts: int = 1
     learning_rate: float = 0.2
     feature_weight: float = 5.0
