@@ -9,7 +9,7 @@ demo: $(READY)  ## audit bundled faces and write demo/page.html
 	$(BIN)/vestige demo --out demo
 
 test: $(READY)  ## every test that this machine can run, one thread on each core
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
 lint: $(READY)
 	$(BIN)/ruff check src tests benchmarks examples
