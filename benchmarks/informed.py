@@ -32,7 +32,7 @@ from vestige import datasets, progress
 from vestige.attacks.reconstructor_network import ReconstructorNetwork, drawing_error
 from vestige.networks import mlp
 from vestige.records import Records
-from vestige.shadows import PrivateSteps, ShadowTraining
+from vestige.shadows import ClippedNoise, ShadowTraining
 from vestige.shadows.oracle import nearest_records
 from vestige.simulation import LocalTraining, Simulator
 
@@ -188,7 +188,7 @@ def privacy(sheet: Sheet, world: World, held_out: Records, attack: Reconstructor
     errors = {}
     for epsilon in EPSILONS:
         noise = noise_multiplier(epsilon)
-        training = ShadowTraining(world.simulator, PrivateSteps(CLIPPING_NORM, noise))
+        training = ShadowTraining(world.simulator, ClippedNoise(CLIPPING_NORM, noise))
         weights = training.weights(world.prior, generator=stream(0))
         released = training.weights(world.secrets, generator=stream(2))
         errors[epsilon], _ = attacked(attack, world, weights, released)

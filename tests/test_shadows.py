@@ -12,7 +12,7 @@ from torch import nn
 from vestige import LocalTraining, Normalization, networks
 from vestige.errors import BadInput
 from vestige.records import ImageSpace, Records
-from vestige.shadows import PrivateSteps, ShadowTraining
+from vestige.shadows import ClippedNoise, ShadowTraining
 from vestige.shadows.standardization import Standardization
 from vestige.simulation import Simulator, cross_entropy, logistic, one_hot
 from worlds import SPACE, draws, sequential
@@ -35,7 +35,7 @@ def simulator(model: nn.Module, known: int = FEW, **changes) -> Simulator:
     return Simulator(model.double(), **settings)
 
 
-def alone(simulator: Simulator, stand_in: Records, private: PrivateSteps | None = None):
+def alone(simulator: Simulator, stand_in: Records, private: ClippedNoise | None = None):
     """Weights after plain training with torch's SGD; private steps go record by record."""
     model, local, known = copy.deepcopy(simulator.model), simulator.local, simulator.companions
     assert local is not None
@@ -134,7 +134,7 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("private", [None, PrivateSteps(0.5, 0.0)])
+@pytest.mark.parametrize("private", [None, ClippedNoise(0.5, 0.0)])
 @pytest.mark.parametrize("words", OTHERS)
 def test_other_networks_equal_plain_training(words, private):
     model, local = OTHERS[words]
@@ -149,7 +149,7 @@ def test_other_networks_equal_plain_training(words, private):
 @pytest.mark.parametrize("known", [FEW, MANY])
 @pytest.mark.parametrize("bias", [True, False])
 def test_clipping_equals_clipping_record_by_record(known, bias):
-    made, private = simulator(network((7, 5), bias=bias), known), PrivateSteps(0.5, 0.0)
+    made, private = simulator(network((7, 5), bias=bias), known), ClippedNoise(0.5, 0.0)
     found = ShadowTraining(made, private).weights(draws(3, 2), generator=stream(0))
     torch.testing.assert_close(
         found, plain_weights(made, draws(3, 2), private), rtol=1e-10, atol=1e-12
@@ -167,7 +167,7 @@ def test_noise_has_the_stated_deviation(model):
     local = LocalTraining(steps=1, learning_rate=0.1, momentum=0.9)
     made = simulator(copy.deepcopy(model), local=local)
     stand_in = draws(1, 2)[[0] * 400]
-    quiet, loud = PrivateSteps(0.5, 0.0), PrivateSteps(0.5, 2.0)
+    quiet, loud = ClippedNoise(0.5, 0.0), ClippedNoise(0.5, 2.0)
     silent = ShadowTraining(made, quiet).weights(stand_in, generator=stream(0))
     noisy = ShadowTraining(made, loud).weights(stand_in, generator=stream(0))
     noise = (noisy - silent) / (0.1 * 2.0 * 0.5 / (FEW + 1))
@@ -179,7 +179,7 @@ def test_noise_has_the_stated_deviation(model):
 
 
 def test_noisy_training_follows_its_generator():
-    training = ShadowTraining(simulator(network()), PrivateSteps(0.5, 1.0))
+    training = ShadowTraining(simulator(network()), ClippedNoise(0.5, 1.0))
     first, again = (training.weights(draws(4, 2), generator=stream(5)) for _ in range(2))
     other = training.weights(draws(4, 2), generator=stream(6))
     assert torch.equal(first, again)

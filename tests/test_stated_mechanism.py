@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from dataclasses import dataclass, field
@@ -12,7 +13,17 @@ from scipy.stats import norm
 from torch import nn
 
 from test_verdicts import attack, ranks, record
-from vestige import Audit, FederatedUpdate, LocalTraining, Prior, Records, SharedGradient, run
+from vestige import (
+    Audit,
+    FederatedUpdate,
+    LocalTraining,
+    Prior,
+    PriorMatching,
+    PrivateTraining,
+    Records,
+    SharedGradient,
+    run,
+)
 from vestige.bounds import (
     ApproximateDP,
     Gaussian,
@@ -21,12 +32,20 @@ from vestige.bounds import (
     PureDP,
 )
 from vestige.bounds.hits import bounds_on_hits
+from vestige.errors import BadInput
 from vestige.observations import GradientRelease, Reconstruction, Release, StatesMechanism
 from vestige.record import CheckOutcome, Claim, Record, VerdictKind
 from vestige.report import render
 from vestige.simulation import Simulator
 from vestige.verdicts import judge
-from worlds import SPACE, NullVictim, linear_network, small_audit
+from worlds import (
+    SPACE,
+    NullVictim,
+    linear_network,
+    private_audit,
+    private_training,
+    small_audit,
+)
 
 
 @dataclass(frozen=True)
@@ -139,6 +158,40 @@ def test_noise_is_no_failed_check():
     found = run(noisy_audit(3.0, 3.0, 0), trials=3)
     assert all(check.outcome is not CheckOutcome.FAILED for check in found.checks)
     assert any("need not match" in check.sentence for check in found.checks)
+
+
+@dataclass(frozen=True)
+class Miscaptured(SharedGradient):
+    """Releases a tensor that the model does not have."""
+
+    def release(self, secret, *, generator):
+        found = super().release(secret, generator=generator)
+        return dataclasses.replace(found, tensors={**found.tensors, "foreign": torch.ones(2)})
+
+
+def test_form_is_checked_before_the_replay():
+    with pytest.raises(BadInput, match="'foreign', which is no trainable parameter"):
+        run(small_audit([ReadRecord()], victim=Miscaptured(linear_network())), trials=3)
+
+
+@dataclass(frozen=True)
+class WrongNoise(PrivateTraining):
+    """Adds a hundred times the noise that it states."""
+
+    def release(self, secret, *, generator):
+        found = super().release(secret, generator=generator)
+        tensors = {
+            n: 100 * torch.randn(t.shape, generator=generator) for n, t in found.tensors.items()
+        }
+        return dataclasses.replace(found, tensors=tensors)
+
+
+def test_private_steps_that_are_known_excuse_no_wrong_noise():
+    right = private_training()
+    fields = {f.name: getattr(right, f.name) for f in dataclasses.fields(right)}
+    found = run(private_audit([PriorMatching()], victim=WrongNoise(**fields)), trials=3)
+    assert found.verdict.kind is VerdictKind.INVALID
+    assert any(check.outcome is CheckOutcome.FAILED for check in found.checks)
 
 
 def test_an_audit_may_state_a_mechanism_for_its_victim():

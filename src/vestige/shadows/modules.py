@@ -7,14 +7,14 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from vestige.shadows.private_steps import PrivateSteps
+from vestige.shadows.clipped_noise import ClippedNoise
 from vestige.simulation import LocalTraining, Simulator
 
 
 def train_modules(
     simulator: Simulator,
     training: LocalTraining,
-    private: PrivateSteps | None,
+    private: ClippedNoise | None,
     known: tuple[Tensor, Tensor],
     stand_ins: tuple[Tensor, Tensor],
     initial: Mapping[str, Tensor],

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from vestige.shadows.private_steps import PrivateSteps
+from vestige.shadows.clipped_noise import ClippedNoise
 from vestige.simulation import LocalTraining, Loss, cross_entropy, logistic
 
 Backward = Callable[[Tensor, Tensor], Tensor]
@@ -85,7 +85,7 @@ class KnownInputs:
     gram: Tensor | None
 
     @classmethod
-    def of(cls, x: Tensor, targets: Tensor, private: PrivateSteps | None) -> KnownInputs:
+    def of(cls, x: Tensor, targets: Tensor, private: ClippedNoise | None) -> KnownInputs:
         """Multiply the known records by each other, if the dual form is open and cheaper."""
         noisy = private is not None and private.noise_multiplier > 0
         dual = not noisy and len(x) < 2 * x.shape[1]
@@ -97,7 +97,7 @@ class Descent:
     """Full-batch SGD on ``scale`` times the sum of the records' losses, as ``torch.optim.SGD``."""
 
     training: LocalTraining
-    private: PrivateSteps | None
+    private: ClippedNoise | None
     scale: float
     generator: torch.Generator
 
@@ -178,7 +178,7 @@ def _loss_slope(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def _clip(
-    private: PrivateSteps,
+    private: ClippedNoise,
     deltas: list[Tensor],
     hidden: list[Tensor],
     first: _FirstLayer,

@@ -18,9 +18,9 @@ from torch import Tensor
 from vestige import progress
 from vestige.errors import BadInput
 from vestige.records import Records
+from vestige.shadows.clipped_noise import ClippedNoise
 from vestige.shadows.modules import train_modules
 from vestige.shadows.perceptrons import Descent, KnownInputs, Perceptron, train_perceptrons
-from vestige.shadows.private_steps import PrivateSteps
 from vestige.shadows.standardization import FirstLayer
 from vestige.simulation import LocalTraining, Simulator, one_hot
 
@@ -40,7 +40,7 @@ class ShadowTraining:
     """
 
     simulator: Simulator
-    private: PrivateSteps | None = None
+    private: ClippedNoise | None = None
     chunk: int = CHUNK
 
     def __post_init__(self) -> None:

@@ -33,7 +33,8 @@ from vestige.errors import BadInput
 # Draws of random combinations before the best attempt is taken as it is.
 ATTEMPTS = 2
 # Under coarse rounding and noise some combinations separate records that others mix: of this many
-# starts the one with most certificates is kept. In bfloat16 one start in four mixed a batch.
+# starts the one with most certificates is kept. On each of two bfloat16 batches that had failed,
+# two of six starts mixed records.
 STARTS = 6
 
 
@@ -66,8 +67,8 @@ def lifted_inversion(
         Two or more linear layers with ReLU between them, and their gradients.
     noise
         How exact the gradient is: a float precision, or the standard deviation of Gaussian noise.
-        None finds out: the lowest precision that holds all values, or, where the gradient then
-        has full rank, constant noise of the level its smaller singular values show.
+        None finds out: the lowest precision that holds all values, or, where a gradient of low rank
+        leaves more than that precision explains, constant noise of the level that is left.
     batch_size
         Number of records, if it is known; otherwise the rank of the gradient says it. Knowing it
         matters where the gradient is noisy or pruned.

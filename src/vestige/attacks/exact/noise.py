@@ -29,7 +29,7 @@ ROUNDING_MARGIN, GAUSSIAN_MARGIN = 3.0, 1.3
 # Width of the first sketch, columns beyond the rank, and power iterations: noise is a third of the
 # smallest direction that counts, and (1/3)⁵ of it stays.
 SKETCH, SPARE, PASSES = 48, 16, 2
-# Rounding is not quite independent: up to ten times what it is expected to leave is.
+# Rounding is not quite independent, so a wide margin before what is left is taken for noise.
 LEFT_BY_ROUNDING = 10.0
 
 Noise = str | float

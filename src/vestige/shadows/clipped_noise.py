@@ -11,7 +11,7 @@ from vestige.errors import BadInput
 
 
 @dataclass(frozen=True)
-class PrivateSteps:
+class ClippedNoise:
     """DP-SGD without subsampling (Abadi et al. 2016, Algorithm 1, sampling rate 1).
 
     Each record's gradient is cut to ``clipping_norm``, over all parameters together; to the sum
