@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 _HOME = {
     "Audit": "audit",
     "BadInput": "errors",
+    "ClassCounts": "training_sets",
     "ClosedForm": "attacks",
     "Column": "records",
     "ConvexFit": "convex",
@@ -21,6 +22,8 @@ _HOME = {
     "FeatureInversion": "attacks",
     "FederatedUpdate": "victims",
     "Guess": "attacks",
+    "HeadTraining": "heads",
+    "HeadedModel": "heads",
     "HonestServer": "threats",
     "ImageSpace": "records",
     "InformedAdversary": "threats",
@@ -28,6 +31,7 @@ _HOME = {
     "LocalTraining": "simulation",
     "ModelRelease": "observations",
     "Normalization": "simulation",
+    "OneAgainstRest": "training_sets",
     "Prior": "records",
     "PriorMatching": "attacks",
     "PrivateTraining": "victims",
@@ -35,11 +39,13 @@ _HOME = {
     "Record": "record",
     "Records": "records",
     "ReleasedConvexModel": "victims",
+    "ReleasedHead": "victims",
     "ReleasedNetwork": "victims",
     "SharedGradient": "victims",
     "Stage": "exclusivity",
     "TableSpace": "records",
     "VestigeError": "errors",
+    "WeakAdversary": "threats",
     "invert": "inversion",
     "save_page": "pages",
     "UpdateRelease": "observations",
@@ -61,6 +67,7 @@ _ROOMS = ("datasets", "distances", "networks")
 __all__ = [
     "Audit",
     "BadInput",
+    "ClassCounts",
     "ClosedForm",
     "Column",
     "ConvexFit",
@@ -71,6 +78,8 @@ __all__ = [
     "GradientRelease",
     "GradientSequenceRelease",
     "Guess",
+    "HeadTraining",
+    "HeadedModel",
     "Hints",
     "HonestServer",
     "ImageSpace",
@@ -80,6 +89,7 @@ __all__ = [
     "ModelRelease",
     "Normalization",
     "Observation",
+    "OneAgainstRest",
     "Prior",
     "PriorMatching",
     "PrivateTraining",
@@ -89,12 +99,14 @@ __all__ = [
     "Record",
     "Records",
     "ReleasedConvexModel",
+    "ReleasedHead",
     "ReleasedNetwork",
     "SharedGradient",
     "Stage",
     "TableSpace",
     "UpdateRelease",
     "VestigeError",
+    "WeakAdversary",
     "__version__",
     "datasets",
     "distances",
@@ -139,6 +151,7 @@ if TYPE_CHECKING:
     from vestige.errors import BadInput, VestigeError
     from vestige.exclusivity import Stage
     from vestige.fitted_classifiers import missing_record
+    from vestige.heads import HeadedModel, HeadTraining
     from vestige.inversion import invert
     from vestige.observations import (
         GradientRelease,
@@ -155,11 +168,13 @@ if TYPE_CHECKING:
     from vestige.records import Column, ImageSpace, Prior, Records, TableSpace
     from vestige.report import render
     from vestige.simulation import LocalTraining, Normalization
-    from vestige.threats import HonestServer, InformedAdversary
+    from vestige.threats import HonestServer, InformedAdversary, WeakAdversary
+    from vestige.training_sets import ClassCounts, OneAgainstRest
     from vestige.victims import (
         FederatedUpdate,
         PrivateTraining,
         ReleasedConvexModel,
+        ReleasedHead,
         ReleasedNetwork,
         SharedGradient,
         trained,

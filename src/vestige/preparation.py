@@ -20,6 +20,7 @@ from vestige.record import Check, CheckOutcome
 from vestige.record_parts import attack_settings
 from vestige.records import Prior, Records
 from vestige.streams import stream
+from vestige.training_sets import ClassCounts
 from vestige.trials import drawn, first_line, release_of
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ def check_audit(audit: Audit) -> None:
             "Records.split, which keeps the parts disjoint."
         )
     _check_known_records(audit)
+    _check_makeup(audit)
     # A threat model says here what it cannot know about this victim.
     audit.threat.public(audit.victim, audit.prior)
 
@@ -70,6 +72,40 @@ def _check_known_records(audit: Audit) -> None:
             raise BadInput(
                 f"{len(shared)} known records are also in the {part}: split one dataset with "
                 "Records.split, and take the known records from held_out."
+            )
+
+
+def _check_makeup(audit: Audit) -> None:
+    """A head is trained on a set of a given makeup, drawn from the secrets beside the decoys."""
+    head = audit.victim.simulator.head
+    if head is None:
+        return
+    makeup = head.makeup
+    if not isinstance(makeup, ClassCounts):
+        raise BadInput(
+            "An audit draws decoys of the secret's class, which one class against the rest does "
+            "not give: measure such heads with vestige.reconstruction_rates."
+        )
+    if audit.batch_size != makeup.size:
+        raise BadInput(
+            f"The head is trained on {makeup.size} records: set batch_size={makeup.size}."
+        )
+    if len(makeup.counts) != audit.secrets.classes:
+        raise BadInput(
+            f"The makeup names {len(makeup.counts)} classes and the secrets have "
+            f"{audit.secrets.classes}: give one count for each class."
+        )
+    held = torch.bincount(audit.secrets.y.cpu(), minlength=len(makeup.counts)).tolist()
+    for label, (count, wanted) in enumerate(zip(held, makeup.counts)):
+        if count and not wanted:
+            raise BadInput(
+                f"The secrets hold records of class {label}, of which the head is trained on none: "
+                "leave them out."
+            )
+        if count < wanted + audit.decoy_count:
+            raise BadInput(
+                f"The secrets hold {count} records of class {label}, but a trial needs {wanted} "
+                f"and {audit.decoy_count} decoys: give more secrets."
             )
 
 
@@ -193,7 +229,8 @@ def preflight_checks(audit: Audit, seed: int) -> tuple[Check, ...]:
         )
     checks.append(replay)
     known = audit.threat.public(audit.victim, audit.prior).simulator
-    if known != simulator:
+    # Nobody who was not told a head's initial weights can repeat its training.
+    if known != simulator and known.head is None:
         seen = check_replay(known, release, secret, told="what the attacker was told")
         if seen.outcome is not CheckOutcome.PASSED:
             checks.append(

@@ -22,6 +22,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from vestige.convex import ConvexFit, features_of, layer_tensors, linear_layer, minimized
 from vestige.errors import BadInput
+from vestige.heads import HeadedModel, HeadTraining, initial_parameters, unrolled
 from vestige.private_steps import PrivateSteps
 from vestige.records import Records
 
@@ -105,9 +106,10 @@ class Simulator:
     """What a victim computes, as far as somebody was told: records and targets → named tensors.
 
     ``local`` is training by SGD, ``fit`` training to the optimum of a convex objective, ``private``
-    training by DP-SGD. With ``companions``, records that take part in every run before the given
-    ones, a trained model is released, or by DP-SGD the sequence of its gradients; without them an
-    update, or, if there is no training, a gradient.
+    training by DP-SGD, ``head`` training of the head of a ``HeadedModel``, which is then released
+    (``order`` seeds the shuffles of one run). With ``companions``, records that take part in every
+    run before the given ones, a trained model is released, or by DP-SGD the sequence of its
+    gradients; without them an update, or, if there is no training, a gradient.
     ``fresh_initialization`` says that every run draws its own initial weights: those of ``model``
     are then only an example (see ``started``).
     """
@@ -122,8 +124,12 @@ class Simulator:
     fit: ConvexFit | None = None
     fresh_initialization: bool = False
     private: PrivateSteps | None = None
+    head: HeadTraining | None = None
+    order: int | None = None
 
     def __post_init__(self) -> None:
+        if self.head is not None and not isinstance(self.model, HeadedModel):
+            raise BadInput("Training of a head needs a HeadedModel: wrap the backbone in one.")
         if self.companions is None and self.fit is None and self.private is None:
             return
         ways = [way for way in (self.local, self.fit, self.private) if way is not None]
@@ -225,6 +231,8 @@ class Simulator:
         SGD is unrolled and differentiable; a convex fit gives values only, in float64.
         ``functional`` as in ``gradient``.
         """
+        if self.head is not None:
+            return self._head_trained(self.head, x, targets)
         if self.companions is not None:
             known = self.companions.to(x.device)
             x = torch.cat([known.x.to(x.dtype), x])
@@ -254,6 +262,8 @@ class Simulator:
         """
         if not self.fresh_initialization:
             return self
+        if self.head is not None:
+            return self._head_started(self.head, generator)
         drawn = reinitialized(self.model, generator)
         return replace(self, model=drawn, fresh_initialization=False)
 
@@ -264,9 +274,29 @@ class Simulator:
                 "Noise and sampling of DP-SGD cannot be replayed: hold candidates against the "
                 "release with vestige.gradient_sequences."
             )
-        if self.companions is not None:
+        if self.companions is not None or self.head is not None:
             return self.trained(x, targets)
         return self.gradient(x, targets) if self.local is None else self.update(x, targets)
+
+    def _head_started(self, head: HeadTraining, generator: torch.Generator) -> Simulator:
+        drawn = initial_parameters(self.parameters, head.initial_deviation, generator)
+        order = int(torch.randint(2**62, (), generator=generator))
+        model = copy.deepcopy(self.model)
+        model.load_state_dict(drawn, strict=False)
+        return replace(self, model=model, fresh_initialization=False, order=order)
+
+    def _head_trained(self, head: HeadTraining, x: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        network = self.network
+        assert isinstance(network, HeadedModel)
+        features = network.features(x if self.normalization is None else self.normalization(x))
+        taught = head.taught(targets)
+
+        def losses(parameters: Mapping[str, Tensor], members: Tensor) -> Tensor:
+            outputs = network.head_outputs(parameters, features[members])
+            return self.loss(outputs, taught[members])
+
+        order = None if self.order is None else torch.Generator().manual_seed(self.order)
+        return unrolled(head, losses, head.record_weights(taught), self.parameters, order)
 
     def _fitted(self, fit: ConvexFit, x: Tensor, targets: Tensor) -> dict[str, Tensor]:
         """The optimum, certified by the gradient that autograd finds through the model itself."""

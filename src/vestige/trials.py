@@ -20,6 +20,7 @@ from vestige.record import Outcome
 from vestige.records import Records, Space
 from vestige.store import TrialResult
 from vestige.streams import stream
+from vestige.training_sets import ClassCounts
 
 if TYPE_CHECKING:
     from vestige.audit import Audit
@@ -70,16 +71,33 @@ def drawn(audit: Audit, trial: int, seed: int) -> Draw:
     """
     pool = audit.secrets
     audited = int(torch.randperm(len(pool), generator=stream(seed, "secrets"))[trial])
+    head = audit.victim.simulator.head
     decoys = draw_decoys(pool, audited, audit.decoy_count, generator=stream(seed, "decoys", trial))
     free = torch.ones(len(pool), dtype=torch.bool)
     free[audited] = False
     free[decoys] = False
     rest = torch.nonzero(free).flatten()
     world = stream(seed, "companions", trial)
-    companions = rest[torch.randperm(len(rest), generator=world)[: audit.batch_size - 1]]
+    companions = rest[torch.randperm(len(rest), generator=world)]
+    if head is not None and isinstance(head.makeup, ClassCounts):
+        companions = completing(companions, pool.y, int(pool.y[audited]), head.makeup)
+    companions = companions[: audit.batch_size - 1]
     slot = int(torch.randint(audit.batch_size, (), generator=world))
     held = [*companions[:slot].tolist(), audited, *companions[slot:].tolist()]
     return Draw(pool[held], slot, pool[decoys])
+
+
+def completing(order: Tensor, labels: Tensor, audited: int, makeup: ClassCounts) -> Tensor:
+    """Those of some records, in their order, that make a training set of an audited one's class."""
+    wanted = list(makeup.counts)
+    wanted[audited] -= 1
+    kept = []
+    for index in order.tolist():
+        label = int(labels[index])
+        if wanted[label] > 0:
+            wanted[label] -= 1
+            kept.append(index)
+    return torch.tensor(kept, dtype=torch.int64)
 
 
 def release_of(audit: Audit, secret: Records, trial: int, seed: int) -> Run:

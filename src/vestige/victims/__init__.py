@@ -3,6 +3,7 @@
 from vestige.victims.federated_update import FederatedUpdate
 from vestige.victims.private_training import PrivateTraining
 from vestige.victims.released_convex_model import ReleasedConvexModel
+from vestige.victims.released_head import ReleasedHead
 from vestige.victims.released_network import ReleasedNetwork
 from vestige.victims.shared_gradient import SharedGradient
 from vestige.victims.training import trained
@@ -11,6 +12,7 @@ __all__ = [
     "FederatedUpdate",
     "PrivateTraining",
     "ReleasedConvexModel",
+    "ReleasedHead",
     "ReleasedNetwork",
     "SharedGradient",
     "trained",

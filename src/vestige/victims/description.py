@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from vestige.bounds.description import in_words
+from vestige.heads import HeadedModel
 from vestige.simulation import Simulator
 
 
@@ -32,9 +34,34 @@ def describe_client(
             f"{local.steps} steps, batch {local.batch_size or 'whole'}, "
             f"learning rate {local.learning_rate:g}, momentum {local.momentum:g}"
         )
+    if simulator.head is not None:
+        described["Head"], described["Training"] = _head_words(simulator)
     if simulator.companions is not None:
         described["Known records"] = f"{len(simulator.companions):,}"
     if simulator.fit is not None:
         bias = "bias included" if simulator.fit.penalize_bias else "bias free"
         described["Training"] = f"to the optimum, L2 penalty {simulator.fit.l2:g}, {bias}"
     return described
+
+
+def _head_words(simulator: Simulator) -> tuple[str, str]:
+    training, model = simulator.head, simulator.model
+    assert training is not None
+    assert isinstance(model, HeadedModel)
+    hidden = "linear" if model.hidden is None else f"{model.hidden} hidden ReLUs"
+    form = f"{hidden}, {model.width:,} features, {model.outputs} outputs"
+    words = [f"{training.epochs} epochs of {training.optimizer}"]
+    if training.private is not None:
+        words = [in_words(training.private)]
+    words.append(f"learning rate {training.learning_rate:g}")
+    if training.batch_size is not None:
+        words.append(f"batch {training.batch_size}")
+    if training.momentum:
+        words.append(f"momentum {training.momentum:g}")
+    if training.weight_decay:
+        words.append(f"weight decay {training.weight_decay:g}")
+    if training.class_weights is not None:
+        words.append(f"class weights {training.class_weights}")
+    words.append(f"initial deviation {training.initial_deviation:g}")
+    words.append(f"{training.makeup.size} records: {training.makeup}")
+    return form, ", ".join(words)
