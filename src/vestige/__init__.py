@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 _HOME = {
     "Audit": "audit",
     "BadInput": "errors",
+    "ClippedNoise": "private_steps",
     "ClosedForm": "attacks",
     "Column": "records",
     "ConvexFit": "convex",
@@ -61,6 +62,7 @@ _ROOMS = ("datasets", "distances", "networks")
 __all__ = [
     "Audit",
     "BadInput",
+    "ClippedNoise",
     "ClosedForm",
     "Column",
     "ConvexFit",
@@ -151,6 +153,7 @@ if TYPE_CHECKING:
         UpdateRelease,
     )
     from vestige.pages import save_page
+    from vestige.private_steps import ClippedNoise
     from vestige.record import Record
     from vestige.records import Column, ImageSpace, Prior, Records, TableSpace
     from vestige.report import render

@@ -32,6 +32,12 @@ def describe_client(
             f"{local.steps} steps, batch {local.batch_size or 'whole'}, "
             f"learning rate {local.learning_rate:g}, momentum {local.momentum:g}"
         )
+    if simulator.clipped_noise is not None:
+        private = simulator.clipped_noise
+        described["Training"] += (
+            f", each record's gradient clipped to norm {private.clipping_norm:g}, noise multiplier "
+            f"{private.noise_multiplier:g}"
+        )
     if simulator.companions is not None:
         described["Known records"] = f"{len(simulator.companions):,}"
     if simulator.fit is not None:
