@@ -137,6 +137,16 @@ def test_calibrated_noise_keeps_the_target_and_less_does_not(vestige):
         ((*CALIBRATE, "--steps", 10, "--prior-success", 2), "prior success"),
         ((*CALIBRATE, "--steps", 10, "--sampling-rate", 0), "sampling rate"),
         ((*CALIBRATE, "--steps", 10, "--dataset-size", 0), "at least one record"),
+        (("bounds", "--noise-multiplier", 1, "--delta", 0), "δ lies"),
+        (("bounds", "--noise-multiplier", 1e308), "noise multiplier is positive"),
+        (("bounds", "--rho", 1e308), "ρ is at least 0"),
+        (("bounds", "--laplace", 1e308), "Laplace"),
+        (("bounds", "--laplace", 1e-320), "Laplace"),
+        ((*CALIBRATE, "--steps", -5, "--sampling-rate", 1), "Steps"),
+        ((*CALIBRATE, "--steps", 5, "--sampling-rate", 1e308), "sampling rate"),
+        ((*CALIBRATE, "--steps", 5, "--sampling-rate", "nan"), "sampling rate"),
+        ((*CALIBRATE, "--steps", 5, "--success", "nan"), "out of reach"),
+        ((*CALIBRATE, "--steps", 5, "--delta", 1e-320), "larger δ"),
     ],
 )
 def test_bad_values_are_one_sentence(refused, words, said):
@@ -149,6 +159,22 @@ def test_a_file_that_is_no_mechanism(refused, place):
         refused("bounds", "--mechanism", "m.json")
     (place / "m.json").write_bytes(b"\xff\xfe")
     refused("bounds", "--mechanism", "m.json")
+
+
+def test_a_misspelt_field_is_refused_and_not_dropped(refused, place):
+    """Without its relation the mechanism would be accounted with half the sensitivity."""
+    text = '{"kind": "Gaussian", "noise_multiplier": 1, "relations": "replace one"}'
+    (place / "m.json").write_text(text)
+    assert "has no 'relations'" in refused("bounds", "--mechanism", "m.json")
+    (place / "m.json").write_text(f'{{"kind": "composition", "parts": [{text}]}}')
+    assert "has no 'relations'" in refused("bounds", "--mechanism", "m.json")
+
+
+def test_a_delta_without_a_finite_epsilon_leaves_it_out(vestige):
+    words = ("bounds", "--noise-multiplier", 1, "--sampling-rate", 0.1, "--steps", 3)
+    said = read(vestige, *words, "--delta", 1e-200)
+    assert said["epsilon"] is None
+    assert said["tightest"]
 
 
 def test_bounds_need_no_torch():

@@ -12,7 +12,7 @@ from scipy.stats import norm
 
 from vestige import PriorMatching
 from vestige.attacks.prior_matching import dot_product_scores, likelihood_ratio_scores
-from vestige.bounds import DPSGD
+from vestige.bounds import DPSGD, Neighbouring
 from vestige.errors import BadInput
 from vestige.matching_game import matching_game, worst_case_game, worst_case_products
 from vestige.streams import stream
@@ -160,3 +160,9 @@ def test_says_what_does_not_fit():
         worst_case_game(DPSGD(1.0, 0.1, 1), 3, 5, stream(0), doubt=0.0)
     with pytest.raises(BadInput, match="likelihood_ratio"):
         PriorMatching("sum")  # pyright: ignore
+
+
+def test_the_worst_case_compares_with_the_record_left_out():
+    replaced = DPSGD(1.0, 0.5, 3, relation=Neighbouring.REPLACE_ONE)
+    with pytest.raises(BadInput, match="add or remove one"):
+        worst_case_game(replaced, 4, 10, stream(0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 
 import pytest
@@ -21,7 +22,7 @@ from vestige.records import ImageSpace, Records, TableSpace
 from vestige.shadows import ShadowTraining
 from vestige.shadows.oracle import nearest_records
 from vestige.simulation import Simulator, one_hot
-from worlds import CLASSES, SPACE, draws
+from worlds import CLASSES, SPACE, draws, sequential
 
 QUICK = ReconstructorNetwork(shadows=300, epochs=60, hidden=(64,), learning_rate=3e-3)
 
@@ -174,6 +175,60 @@ def test_the_convolutional_form_draws_colour_images_of_any_size():
     table = TableSpace((), ("a", "b"))
     with pytest.raises(BadInput, match="images"):
         attack._network(4, None, table, stream(0))
+
+
+def first_slopes(attack, stand_ins, monkeypatch):
+    """The slopes of the first step of training, and the network and inputs they belong to."""
+    seen, networks_seen = [], []
+    step, train = _RMSProp.step, ReconstructorNetwork._train
+
+    def watched(self, slopes):
+        seen.append([slope.clone() for slope in slopes])
+        step(self, seen[-1])
+
+    def remembered(self, network, loss_of, training, check, generator):
+        networks_seen.append((copy.deepcopy(network), training))
+        return train(self, network, loss_of, training, check, generator)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_RMSProp, "step", watched)
+        patch.setattr(ReconstructorNetwork, "_train", remembered)
+        weights = torch.randn((20, 12), generator=stream(0))
+        attack.fitted(weights, stand_ins, generator=stream(9))
+    return seen[0], *networks_seen[0]
+
+
+def test_perceptual_features_add_their_squared_difference_to_the_loss(monkeypatch):
+    """With features x·A the loss gains ‖(d − r)A‖² / 7 for each drawing, computed by hand."""
+    mixing = torch.randn((16, 7), generator=stream(1))
+    features = sequential(nn.Flatten, lambda: nn.Linear(16, 7, bias=False), nn.Dropout)
+    features[1].weight.data = mixing.T.clone()
+    attack = replace(QUICK, epochs=1, batch_size=64, validation=0.25)
+    plain, _, _ = first_slopes(attack, draws(20, 2), monkeypatch)
+    found, network, (rows, moved, records) = first_slopes(
+        replace(attack, perceptual=features), draws(20, 2), monkeypatch
+    )
+    drawn = network(rows, moved)
+    difference = drawn - records.flatten(1)
+    loss = difference.square().mean() + difference.abs().mean()
+    loss = loss + (difference @ mixing).square().sum() / (7 * len(rows))
+    wanted = torch.autograd.grad(loss, list(network.parameters()))
+    for slope, expected in zip(found, wanted):
+        torch.testing.assert_close(slope, expected, rtol=1e-4, atol=1e-6)
+    assert max(float((a - b).abs().max()) for a, b in zip(found, plain)) > 1e-3
+    assert features.training, "the user's module is left as it was"
+
+
+def test_features_that_do_not_fit_are_refused():
+    weights = torch.randn((20, 12), generator=stream(0))
+    for features, words in (
+        (lambda x: x.mean(), "row for each image"),
+        (sequential(lambda: nn.Conv2d(3, 2, 3)), "do not accept images"),
+    ):
+        with pytest.raises(BadInput, match=words):
+            replace(QUICK, perceptual=features).fitted(weights, draws(20, 2), generator=stream(9))
+    with pytest.raises(BadInput, match="callable"):
+        replace(QUICK, perceptual="vgg")  # pyright: ignore[reportArgumentType]
 
 
 def test_stops_where_the_listener_asks():

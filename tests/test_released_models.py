@@ -268,3 +268,26 @@ def test_settings_say_how_the_model_was_trained():
     assert "7 steps" in described["Training"]
     assert described["Initial weights"] == "fixed"
     assert "0.01" in convex_model().describe()["Training"]
+
+
+@pytest.mark.parametrize(
+    ("audit", "words"),
+    [
+        (lambda: model_audit([ClosedForm()]), "InformedAdversary"),
+        (
+            lambda: model_audit([Blank()], victim=VICTIM),
+            "InformedAdversary, told: initialization",
+        ),
+        (
+            lambda: model_audit(
+                [Blank()], victim=VICTIM, threat=InformedAdversary(initialization=False)
+            ),
+            "InformedAdversary, told: nothing",
+        ),
+        # A gradient has no local training, and this client no normalisation.
+        (lambda: small_audit([InvertingGradients()]), "HonestServer, told: batch_size"),
+    ],
+    ids=["optimum", "told", "not told", "gradient"],
+)
+def test_settings_name_only_facts_that_the_victim_has(audit, words):
+    assert audit().settings()["Threat model"] == words

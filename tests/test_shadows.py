@@ -11,8 +11,9 @@ from torch import nn
 
 from vestige import LocalTraining, Normalization, networks
 from vestige.errors import BadInput
+from vestige.private_steps import ClippedNoise
 from vestige.records import ImageSpace, Records
-from vestige.shadows import ClippedNoise, ShadowTraining
+from vestige.shadows import ShadowTraining
 from vestige.shadows.standardization import Standardization
 from vestige.simulation import Simulator, cross_entropy, logistic, one_hot
 from worlds import SPACE, draws, sequential
@@ -139,7 +140,7 @@ OTHERS = {
 def test_other_networks_equal_plain_training(words, private):
     model, local = OTHERS[words]
     made = simulator(copy.deepcopy(model), local=local)
-    training = ShadowTraining(made, private, chunk=2)
+    training = ShadowTraining(replace(made, clipped_noise=private), chunk=2)
     assert training._perceptron is None
     found = training.weights(draws(3, 2), generator=stream(0))
     wanted = plain_weights(made, draws(3, 2), private)
@@ -150,7 +151,9 @@ def test_other_networks_equal_plain_training(words, private):
 @pytest.mark.parametrize("bias", [True, False])
 def test_clipping_equals_clipping_record_by_record(known, bias):
     made, private = simulator(network((7, 5), bias=bias), known), ClippedNoise(0.5, 0.0)
-    found = ShadowTraining(made, private).weights(draws(3, 2), generator=stream(0))
+    found = ShadowTraining(replace(made, clipped_noise=private)).weights(
+        draws(3, 2), generator=stream(0)
+    )
     torch.testing.assert_close(
         found, plain_weights(made, draws(3, 2), private), rtol=1e-10, atol=1e-12
     )
@@ -168,8 +171,10 @@ def test_noise_has_the_stated_deviation(model):
     made = simulator(copy.deepcopy(model), local=local)
     stand_in = draws(1, 2)[[0] * 400]
     quiet, loud = ClippedNoise(0.5, 0.0), ClippedNoise(0.5, 2.0)
-    silent = ShadowTraining(made, quiet).weights(stand_in, generator=stream(0))
-    noisy = ShadowTraining(made, loud).weights(stand_in, generator=stream(0))
+    silent, noisy = (
+        ShadowTraining(replace(made, clipped_noise=private)).weights(stand_in, generator=stream(0))
+        for private in (quiet, loud)
+    )
     noise = (noisy - silent) / (0.1 * 2.0 * 0.5 / (FEW + 1))
     assert noise.numel() > 20_000
     assert abs(float(noise.std()) - 1) < 0.03
@@ -179,7 +184,7 @@ def test_noise_has_the_stated_deviation(model):
 
 
 def test_noisy_training_follows_its_generator():
-    training = ShadowTraining(simulator(network()), ClippedNoise(0.5, 1.0))
+    training = ShadowTraining(simulator(network(), clipped_noise=ClippedNoise(0.5, 1.0)))
     first, again = (training.weights(draws(4, 2), generator=stream(5)) for _ in range(2))
     other = training.weights(draws(4, 2), generator=stream(6))
     assert torch.equal(first, again)
@@ -220,3 +225,12 @@ def test_statistics_leave_constant_coordinates_out():
     found = standardization(weights)
     torch.testing.assert_close(found.mean(0), torch.zeros(4), atol=1e-5, rtol=0)
     torch.testing.assert_close(found.std(0), torch.ones(4))
+
+
+def test_shadows_that_diverged_are_named():
+    fast = LocalTraining(steps=60, learning_rate=1e12, momentum=0.9)
+    made = simulator(network(activation=nn.ReLU), loss=mean_square, local=fast)
+    weights = ShadowTraining(made).weights(draws(6, 2), generator=stream(0))
+    assert not weights.isfinite().all()
+    with pytest.raises(BadInput, match="6 of 6 shadow networks ended with NaN"):
+        Standardization.fitted(weights)

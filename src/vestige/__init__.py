@@ -14,6 +14,7 @@ _HOME = {
     "Audit": "audit",
     "BadInput": "errors",
     "ClassCounts": "training_sets",
+    "ClippedNoise": "private_steps",
     "ClosedForm": "attacks",
     "Column": "records",
     "ConvexFit": "convex",
@@ -68,6 +69,7 @@ __all__ = [
     "Audit",
     "BadInput",
     "ClassCounts",
+    "ClippedNoise",
     "ClosedForm",
     "Column",
     "ConvexFit",
@@ -164,6 +166,7 @@ if TYPE_CHECKING:
         UpdateRelease,
     )
     from vestige.pages import save_page
+    from vestige.private_steps import ClippedNoise
     from vestige.record import Record
     from vestige.records import Column, ImageSpace, Prior, Records, TableSpace
     from vestige.report import render

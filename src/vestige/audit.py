@@ -53,8 +53,8 @@ from vestige.record_parts import (
     attack_settings,
     audit_limits,
     environment,
-    shown_fields,
     space_record,
+    told_facts,
 )
 from vestige.records import Prior, Records
 from vestige.store import MemoryStore, RunDirectory
@@ -135,13 +135,12 @@ class Audit:
 
     def settings(self) -> dict[str, str]:
         """Everything a reader needs to repeat the audit, but for trials and seed."""
-        threat = {f.name: getattr(self.threat, f.name) for f in shown_fields(self.threat)}
-        told = ", ".join(name for name, value in threat.items() if value) or "nothing"
+        told = told_facts(self.threat, self.victim, self.batch_size)
         stated = self.stated_mechanism
         return {
             **self.victim.describe(),
             **({"Stated mechanism": in_words(stated)} if has_guarantee(stated) else {}),
-            "Threat model": f"{type(self.threat).__name__}, told: {told}",
+            "Threat model": type(self.threat).__name__ + (f", told: {told}" if told else ""),
             "Batch size": str(self.batch_size),
             "Secrets, prior": f"{len(self.secrets):,}, {len(self.prior.records):,} records",
             "Distance": distance_label(self.distance),

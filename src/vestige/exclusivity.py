@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from vestige.attacks.exact.exclusive_neurons import condition_holds
+from vestige.attacks.exact.relu_chain import relu_chain
 from vestige.errors import BadInput
 from vestige.rates import clopper_pearson
 from vestige.record import Exclusivity, ExclusivityCurve, ExclusivityRate
@@ -257,10 +258,9 @@ def hidden_activity(simulator: Simulator, x: Tensor) -> list[np.ndarray]:
 
 
 def fully_connected_part(simulator: Simulator, x: Tensor) -> list[nn.Linear]:
-    """The linear layers that end in the logits and are joined by ReLU, by what flows through them.
+    """The linear layers that end in the logits and are joined by ReLU, found on a few records.
 
-    Found on a few of the records: a layer belongs to the part if the next one reads the ReLU of its
-    output, whatever code is between them. At least two, else the condition says nothing.
+    At least two, else the condition says nothing.
     """
     network = simulator.network
     if simulator.mode == "train" and any(isinstance(m, _BatchNorm) for m in network.modules()):
@@ -268,28 +268,9 @@ def fully_connected_part(simulator: Simulator, x: Tensor) -> list[nn.Linear]:
             "Batch norm in train mode makes a neuron's activity depend on the batch, so the "
             "exclusivity condition cannot be counted: use a simulator in eval mode."
         )
-    linear = [module for module in network.modules() if isinstance(module, nn.Linear)]
-    calls: list[tuple[nn.Linear, Tensor, Tensor]] = []
-
-    def note(module: nn.Linear, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        # Copies: an in-place activation would change what the layer gave.
-        calls.append((module, inputs[0].detach().clone(), output.detach().clone()))
-
-    handles = [module.register_forward_hook(note) for module in linear]
-    try:
-        # A network without a hidden linear layer need not run to be refused.
-        logits = _outputs(simulator, x[:CHUNK]) if len(linear) > 1 else x
-    finally:
-        for handle in handles:
-            handle.remove()
-    part: list[nn.Linear] = []
-    wanted = logits  # what the layer at hand should have passed on
-    for module, read, gave in reversed(calls):
-        passed = torch.relu(gave) if part else gave
-        if gave.dim() != 2 or not torch.equal(passed, wanted) or module in part:
-            break
-        part.insert(0, module)
-        wanted = read
+    # A network without a hidden linear layer need not run to be refused.
+    linear = sum(isinstance(module, nn.Linear) for module in network.modules())
+    part = relu_chain(network, lambda: _outputs(simulator, x[:CHUNK])) if linear > 1 else []
     if len(part) < 2:
         raise BadInput(
             "The network's logits do not come from a hidden fully connected layer with ReLU, so "

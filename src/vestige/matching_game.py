@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from vestige.attacks.prior_matching import PriorMatching
-from vestige.bounds import DPSGD, tightest
+from vestige.bounds import DPSGD, Neighbouring, tightest
 from vestige.errors import BadInput
 from vestige.gradient_sequences import Trace
 from vestige.observations import Run
@@ -104,6 +104,11 @@ def worst_case_game(
     ⟨x_t, u_i⟩ ~ N(0, σ²) for every candidate, plus one for the secret if the step sampled it.
     """
     _check(candidates, trials, doubt)
+    if mechanism.relation is not Neighbouring.ADD_OR_REMOVE_ONE:
+        raise BadInput(
+            "The game compares a training with the record and one without it: account the "
+            "mechanism under 'add or remove one'."
+        )
     attack = attack or PriorMatching()
     hits, size = 0, max(1, AT_ONCE // (candidates * mechanism.steps))
     for start in range(0, trials, size):

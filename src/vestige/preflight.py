@@ -7,7 +7,6 @@ Without one, only what a release shows by itself is checked.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
 from vestige.errors import BadInput
-from vestige.gradient_sequences import checked_sequence, trace
+from vestige.gradient_sequences import checked_sequence
 from vestige.observations import (
     GradientRelease,
     GradientSequenceRelease,
@@ -24,6 +23,7 @@ from vestige.observations import (
     Release,
     UpdateRelease,
 )
+from vestige.preflight_noise import check_noise_of_gradients, check_noise_of_model
 from vestige.record import Check, CheckOutcome
 from vestige.records import Records
 from vestige.simulation import LocalTraining, Simulator, cross_entropy, one_hot
@@ -143,14 +143,19 @@ def check_replay(
 ) -> Check:
     """Recompute a release from the batch it came from, and explain a difference if there is one."""
     if isinstance(release, GradientSequenceRelease):
-        return _check_noise(simulator, release, reference, told)
-    found = agreement(simulator, release, reference)
-    if found is None:
+        return check_noise_of_gradients(simulator, release, reference, told)
+    private = simulator.clipped_noise
+    if isinstance(release, ModelRelease) and private is not None and private.noise_multiplier > 0:
+        found = check_noise_of_model(simulator, release, reference, told)
+        blurred = found.outcome is CheckOutcome.FAILED and _random_layers(simulator.model)
+        return _remark(found.sentence, found.remedy) if blurred else found
+    agreed = agreement(simulator, release, reference)
+    if agreed is None:
         return _failed(
             "The recomputed release is zero or not finite.",
             "Check that the model and the batch are those of the release.",
         )
-    cosine, ratio = found
+    cosine, ratio = agreed
     noun = release_noun(release)
     said = f"cosine {cosine:.3f}, norm ratio {ratio:.3g}"
     if _agrees(cosine, ratio):
@@ -199,35 +204,6 @@ def check_replay(
         f"The recomputed {noun} does not match the release ({said}).",
         f"Compare the victim's code with {told}: loss, mode, normalisation, steps, labels"
         + (", known records." if isinstance(release, ModelRelease) else "."),
-    )
-
-
-def _check_noise(
-    simulator: Simulator, release: GradientSequenceRelease, reference: Records, told: str
-) -> Check:
-    """Whether what all records leave of noisy gradients is as large as the noise that was said.
-
-    Its squared norm over σ²C² is χ² with one degree of freedom for each number of the release.
-    """
-    held = trace(simulator, release, reference)
-    # A step holds the unknown record where that explains it better.
-    explained = (2 * held.products - held.squared_norms).clamp(min=0).sum()
-    private = simulator.private
-    assert private is not None
-    numbers = sum(tensor.numel() for tensor in release.tensors.values())
-    noise = private.mechanism.noise_multiplier
-    ratio = math.sqrt(float(held.remainders.sum() - explained) / numbers) / noise
-    if abs(ratio - 1) <= max(NORM, 5 / math.sqrt(2 * numbers)):
-        return Check(
-            outcome=CheckOutcome.PASSED,
-            sentence="What known records and secret leave of the noisy gradients is as large as "
-            f"the noise: ratio {ratio:.3f}.",
-        )
-    return _failed(
-        "What known records and secret leave of the noisy gradients is not as large as the noise "
-        f"(ratio {ratio:.3g}): the training was another.",
-        f"Compare the victim's code with {told}: clipping, noise, learning rate, known records, "
-        "sampling.",
     )
 
 

@@ -219,8 +219,9 @@ def preflight_checks(audit: Audit, seed: int) -> tuple[Check, ...]:
     # First the form: what does not fit the model cannot be replayed.
     checks = check_form(simulator, release)
     replay = check_replay(simulator, release, secret, told="the victim's simulator")
-    # A simulator that knows the private steps has been held against their noise already.
-    excused = simulator.private is None and has_guarantee(audit.stated_mechanism)
+    # A simulator that knows the noise has been held against its size already.
+    known_noise = simulator.private is not None or simulator.clipped_noise is not None
+    excused = not known_noise and has_guarantee(audit.stated_mechanism)
     if replay.outcome is CheckOutcome.FAILED and excused:
         replay = Check(
             outcome=CheckOutcome.REMARK,

@@ -1,7 +1,8 @@
-"""How DP-SGD trains: a mechanism, a learning rate, and the clipping of each record's gradient."""
+"""How DP-SGD trains: clipping of each record's gradient, noise, and the steps made of both."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,6 +14,37 @@ from vestige.errors import BadInput
 
 if TYPE_CHECKING:  # bounds need scipy, which training does not
     from vestige.bounds import DPSGD
+
+
+@dataclass(frozen=True)
+class ClippedNoise:
+    """What makes full-batch training private (Abadi et al. 2016, Algorithm 1, sampling rate 1).
+
+    Each record's gradient is cut to ``clipping_norm``, over all parameters together; to the sum
+    comes Gaussian noise of standard deviation ``noise_multiplier · clipping_norm``. Where the loss
+    is a mean, the total is divided by the number of records.
+    """
+
+    clipping_norm: float
+    noise_multiplier: float
+
+    def __post_init__(self) -> None:
+        if not (0 < self.clipping_norm < math.inf and 0 <= self.noise_multiplier < math.inf):
+            raise BadInput(
+                "Private steps need a positive clipping norm and a noise multiplier not below 0, "
+                f"both finite, not {self.clipping_norm!r} and {self.noise_multiplier!r}."
+            )
+
+    def factors(self, squared_norms: Tensor) -> Tensor:
+        """What each record's gradient is multiplied with."""
+        return (self.clipping_norm / squared_norms.sqrt().clamp_min(1e-30)).clamp(max=1.0)
+
+    def add_noise(self, total: Tensor, scale: float, generator: torch.Generator) -> None:
+        """Add noise to ``scale`` times a sum of clipped gradients, in place."""
+        if self.noise_multiplier > 0:
+            noise = torch.randn(total.shape, generator=generator, dtype=total.dtype)
+            deviation = scale * self.noise_multiplier * self.clipping_norm
+            total.add_(noise.to(total.device), alpha=deviation)
 
 
 @dataclass(frozen=True)

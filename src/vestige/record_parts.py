@@ -9,7 +9,7 @@ import re
 import torch
 
 from vestige import __version__
-from vestige.observations import Attack
+from vestige.observations import Attack, ThreatModel, Victim
 from vestige.record import ColumnRecord, SpaceRecord
 from vestige.records import ImageSpace, Space
 
@@ -72,6 +72,27 @@ def audit_limits(space: Space, *, informed: bool = False) -> tuple[str, ...]:
         "A hit means more than knowing the class: decoys have the label of their secret.",
         "Membership, attributes and identification by other sources were not measured.",
     )
+
+
+def told_facts(threat: ThreatModel, victim: Victim, batch_size: int) -> str:
+    """What a threat model tells the attacker, by the names of its fields; empty where none counts.
+
+    A field counts if the briefing for this victim depends on it: an optimum has no initial weights
+    to tell, a gradient no local training.
+    """
+    if not dataclasses.is_dataclass(threat) or isinstance(threat, type):
+        return ""
+    said = threat.briefing(victim, batch_size)
+    counted = {}
+    for field in shown_fields(threat):
+        value = getattr(threat, field.name)
+        if isinstance(value, bool):
+            other = dataclasses.replace(threat, **{field.name: not value})
+            if other.briefing(victim, batch_size) == said:
+                continue
+        counted[field.name] = value
+    told = ", ".join(name for name, value in counted.items() if value)
+    return told or ("nothing" if counted else "")
 
 
 def shown_fields(thing: object) -> tuple[dataclasses.Field, ...]:

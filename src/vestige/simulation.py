@@ -23,7 +23,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from vestige.convex import ConvexFit, features_of, layer_tensors, linear_layer, minimized
 from vestige.errors import BadInput
 from vestige.heads import HeadedModel, HeadTraining, initial_parameters, unrolled
-from vestige.private_steps import PrivateSteps
+from vestige.private_steps import ClippedNoise, PrivateSteps
 from vestige.records import Records
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -105,11 +105,12 @@ def logits_of(output: object) -> Tensor:
 class Simulator:
     """What a victim computes, as far as somebody was told: records and targets → named tensors.
 
-    ``local`` is training by SGD, ``fit`` training to the optimum of a convex objective, ``private``
-    training by DP-SGD, ``head`` training of the head of a ``HeadedModel``, which is then released
-    (``order`` seeds the shuffles of one run). With ``companions``, records that take part in every
-    run before the given ones, a trained model is released, or by DP-SGD the sequence of its
-    gradients; without them an update, or, if there is no training, a gradient.
+    ``local`` is training by SGD, with ``clipped_noise`` by DP-SGD on the full batch; ``fit`` is
+    training to the optimum of a convex objective, ``private`` DP-SGD whose gradients are all seen,
+    ``head`` training of the head of a ``HeadedModel``, which is then released (``order`` seeds the
+    shuffles of one run). With ``companions``, records that take part in every run before the given
+    ones, a trained model is released, or by ``private`` the sequence of its gradients; without them
+    an update, or, if there is no training, a gradient.
     ``fresh_initialization`` says that every run draws its own initial weights: those of ``model``
     are then only an example (see ``started``).
     """
@@ -126,10 +127,16 @@ class Simulator:
     private: PrivateSteps | None = None
     head: HeadTraining | None = None
     order: int | None = None
+    clipped_noise: ClippedNoise | None = None
 
     def __post_init__(self) -> None:
         if self.head is not None and not isinstance(self.model, HeadedModel):
             raise BadInput("Training of a head needs a HeadedModel: wrap the backbone in one.")
+        if self.clipped_noise is not None and (self.local is None or self.companions is None):
+            raise BadInput(
+                "Clipping and noise are part of a training beside known records: give companions "
+                "and a LocalTraining with them."
+            )
         if self.companions is None and self.fit is None and self.private is None:
             return
         ways = [way for way in (self.local, self.fit, self.private) if way is not None]
@@ -228,7 +235,8 @@ class Simulator:
     def trained(self, x: Tensor, targets: Tensor, *, functional: bool = True) -> dict[str, Tensor]:
         """Parameters after training on the companions, if any, and then x.
 
-        SGD is unrolled and differentiable; a convex fit gives values only, in float64.
+        SGD is unrolled and differentiable; a convex fit gives values only, in float64. Gradients
+        are clipped where the victim clips them; noise cannot be replayed and is left out.
         ``functional`` as in ``gradient``.
         """
         if self.head is not None:
@@ -245,7 +253,9 @@ class Simulator:
         if not functional:
             current = {n: p.detach().requires_grad_() for n, p in current.items()}
         for batch in self.local.batches(x.shape[0]):
-            if functional:
+            if self.clipped_noise is not None:
+                step = self._clipped_step(self.clipped_noise, current, x[batch], targets[batch])
+            elif functional:
                 step = torch.func.grad(self.loss_of)(current, x[batch], targets[batch])
             else:
                 step = _slopes(self.loss_of(current, x[batch], targets[batch]), current)
@@ -297,6 +307,19 @@ class Simulator:
 
         order = None if self.order is None else torch.Generator().manual_seed(self.order)
         return unrolled(head, losses, head.record_weights(taught), self.parameters, order)
+
+    def _clipped_step(
+        self, private: ClippedNoise, parameters: Mapping[str, Tensor], x: Tensor, targets: Tensor
+    ) -> dict[str, Tensor]:
+        """The reduced gradient of clipped records, by name."""
+        gradients = self.record_gradients(parameters, x, targets)
+        total = private.factors(gradients.square().sum(1)) @ gradients
+        pieces = total.split([value.numel() for value in parameters.values()])
+        scale = 1 / max(len(x), 1) if self.reduction == "mean" else 1.0
+        return {
+            name: scale * piece.reshape(value.shape)
+            for (name, value), piece in zip(parameters.items(), pieces)
+        }
 
     def _fitted(self, fit: ConvexFit, x: Tensor, targets: Tensor) -> dict[str, Tensor]:
         """The optimum, certified by the gradient that autograd finds through the model itself."""

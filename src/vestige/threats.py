@@ -172,8 +172,12 @@ class InformedAdversary:
         sees = "The parameters of one trained model, as it was published."
         if simulator.private is not None:
             facts.append((True, "which of those records each step sampled"))
+            facts.append((False, "the noise and whether a step sampled that record"))
             who = "The attacker knows all training records but one and watches DP-SGD train."
             sees = f"The noisy gradients of {simulator.private.mechanism.steps:,} private steps."
+        if simulator.clipped_noise is not None:
+            facts.append((True, "the clipping norm and the size of the noise"))
+            facts.append((False, "the noise"))
         withheld = [fact for told, fact in facts if not told]
         return Briefing(
             attacker="informed adversary",

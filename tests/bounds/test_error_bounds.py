@@ -21,6 +21,7 @@ from vestige.bounds import (
     clipped_jacobian,
     cramer_rao,
     cramer_rao_from_norm,
+    monte_carlo_estimate,
     pruned_jacobian,
     van_trees,
     with_known_dropout,
@@ -241,3 +242,17 @@ def test_two_layer_orders():
     assert not TwoLayerNetwork(400, 100, batch=5).undefended().upper_holds
     with pytest.raises(BadInput, match="dropout"):
         network.dropout(1.0)
+
+
+def test_numbers_that_are_none_are_refused():
+    record = NoPriorReconstruction(10, 1.0)
+    with pytest.raises(BadInput, match="at least 0"):
+        record.success(Gaussian(1.0), math.nan)
+    with pytest.raises(BadInput, match="finite"):
+        NoPriorReconstruction(10, 1.0, standard_deviation=math.nan)
+    with pytest.raises(BadInput, match="finite"):
+        clipped_jacobian(np.eye(2), np.array([math.nan, 1.0]), 1.0)
+    generator = np.random.default_rng(0)
+    for kappa, samples in ((math.nan, 10), (2.0, 10), (0.1, 0)):
+        with pytest.raises(BadInput):
+            monte_carlo_estimate(DPSGD(1.0, 0.5, 2), kappa, samples=samples, generator=generator)

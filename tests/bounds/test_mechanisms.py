@@ -36,6 +36,7 @@ from vestige.bounds import (
     from_opacus_history,
     mechanism_from_json,
     mechanism_to_json,
+    tightest,
     to_approximate_dp,
     to_dp_event,
     to_renyi_dp,
@@ -74,6 +75,10 @@ NAN = float("nan")
         (lambda: Composition((Gaussian(1.0), Gaussian(1.0, relation=REPLACE))), "relation"),
         (lambda: LocalAggregation(0), "Steps"),
         (lambda: NonPrivate(" "), "reason"),
+        (lambda: Gaussian(1e200), "noise multiplier"),
+        (lambda: Laplace(1e-300), "Laplace"),
+        (lambda: ZeroConcentratedDP(1e300), "ρ"),
+        (lambda: PureDP(1.0, relation="swap"), "neighbouring relation"),  # pyright: ignore
     ],
 )
 def test_refuses_bad_numbers_in_one_sentence(build, word):
@@ -139,7 +144,13 @@ def test_opacus_history_becomes_dp_sgd():
     assert both == Composition((DPSGD(1.1, 0.01, 100), DPSGD(0.8, 0.02, 50)))
 
 
-@pytest.mark.parametrize("history", [[], [(1.0, 0.1)], [(0.0, 0.1, 5)], [(1.0, 0.1, 2.5)]])
+@pytest.mark.parametrize(
+    "history",
+    [
+        *([], [(1.0, 0.1)], [(0.0, 0.1, 5)], [(1.0, 0.1, 2.5)]),
+        *([(1.0, 0.1, NAN)], [(1.0, 0.1, math.inf)], [("a", 0.1, 1)], [(None, 0.1, 1)], 3),
+    ],
+)
 def test_odd_opacus_histories_are_refused(history):
     with pytest.raises(BadInput):
         from_opacus_history(history)
@@ -296,3 +307,45 @@ def test_approximate_dp_of_other_guarantees():
     assert concentrated.epsilon == pytest.approx(epsilon_by_renyi(Gaussian(1.0), 1e-5))
     with pytest.raises(BadInput):
         to_approximate_dp(NonPrivate("nothing was done"), 1e-5)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda relation: PureDP(1.0, relation),
+        lambda relation: ApproximateDP(1.0, 1e-5, relation),
+        lambda relation: PrivacyProfile((1.0,), (0.1,), relation),
+        lambda relation: TradeOff((0.1,), (0.5,), relation),
+        lambda relation: RenyiDP((2.0,), (0.5,), relation),
+        lambda relation: ZeroConcentratedDP(0.5, relation),
+        lambda relation: Gaussian(1.0, 2, relation),
+        lambda relation: Laplace(1.0, 2, relation),
+        lambda relation: DPSGD(1.0, 1.0, 2, None, relation),
+    ],
+)
+def test_a_relation_may_be_given_by_its_words(build):
+    """Text equals the enum but is not it: read as neither relation, it halved the sensitivity."""
+    by_words, by_name = build("replace one"), build(REPLACE)
+    assert by_words.relation is REPLACE
+    assert tightest(by_words, 0.1).success == tightest(by_name, 0.1).success
+
+
+def test_words_for_a_relation_keep_the_doubled_sensitivity():
+    found = tightest(Gaussian(1.0, relation="replace one"), 0.1)  # pyright: ignore
+    assert found.success[0] == pytest.approx(norm.cdf(norm.ppf(0.1) + 2), rel=1e-6)
+
+
+@pytest.mark.parametrize("mechanism", [NonPrivate("none"), PureDP(1.0)])
+@pytest.mark.parametrize("kappa", [-0.1, 1.1, NAN])
+def test_a_prior_success_is_checked_even_where_no_bound_applies(mechanism, kappa):
+    with pytest.raises(BadInput, match="probability"):
+        tightest(mechanism, kappa)
+
+
+def test_an_infinite_epsilon_is_no_guarantee():
+    with pytest.raises(BadInput, match="larger δ"):
+        to_approximate_dp(DPSGD(1.0, 0.1, 10), 1e-200)
+
+
+def test_tiny_laplace_noise_has_no_negative_divergence():
+    assert min(to_renyi_dp(Laplace(1e-9, 3)).epsilons) >= 0

@@ -102,3 +102,10 @@ def test_bad_thresholds_are_refused():
         estimate_prior_success(torch.zeros(9, 3), float("nan"), generator=torch.Generator())
     with pytest.raises(BadInput, match="standard deviation"):
         log_gaussian_prior_success(3, 0.0, 1.0)
+
+
+def test_samples_that_nothing_is_near_are_refused():
+    samples = torch.rand((50, 4), generator=torch.Generator().manual_seed(0))
+    samples[3, 1] = torch.nan
+    with pytest.raises(BadInput, match="NaN"):
+        estimate_prior_success(samples, 0.1, generator=torch.Generator().manual_seed(0))

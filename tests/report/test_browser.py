@@ -5,11 +5,15 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from vestige import PriorMatching, Record, numbers, run
+from vestige.bounds import DPSGD
 from vestige.report import render
+from worlds import private_audit, private_training
 
 from .states import STATES
 
@@ -204,6 +208,52 @@ def test_paper(opened: Opened, name: str) -> None:
     page.emulate_media(media="print")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert not page.locator("#theme").is_visible()
+
+
+@pytest.fixture(scope="module")
+def private(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Record]:
+    """The page of a real audit of DP-SGD, whose bound rules something out."""
+    noisy = replace(private_training(), mechanism=DPSGD(2.0, 0.5, 4, clipping_norm=0.5))
+    record = run(private_audit([PriorMatching()], victim=noisy), trials=12, seed=0)
+    folder = tmp_path_factory.mktemp("private")
+    (folder / "private.html").write_text(render(record), encoding="utf-8")
+    return folder, record
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_an_audit_of_private_training_shows_its_bounds(
+    browser: playwright.Browser, private: tuple[Path, Record], theme: str
+) -> None:
+    folder, record = private
+    assert record.bounds is not None
+    assert record.attacks[0].rate is not None
+    opener = Opened(browser, folder)
+    page = opener("private", theme=theme)
+    section = page.locator("#bounds")
+    text = section.inner_text()
+    assert "DP-SGD, noise multiplier 2, sampling rate 0.5, 4 steps (add or remove one)" in text
+    assert f"Bound: at most {numbers.allowed(record.bounds.success)}." in text
+    rows = section.locator("table.theorems tbody tr")
+    assert rows.count() == len(record.bounds.bounds) > 1
+    for bound, row in zip(record.bounds.bounds, rows.all()):
+        said = row.inner_text()
+        assert numbers.allowed(bound.success) in said
+        assert bound.name.lower() in said.lower()
+    # The part that is ruled out begins at the bound and ends at 100%.
+    strip = section.locator(".claim svg").bounding_box()
+    beyond = section.locator(".claim svg .f-bound").bounding_box()
+    assert strip is not None
+    assert beyond is not None
+    share = (beyond["x"] - strip["x"]) / strip["width"]
+    assert share == pytest.approx(record.bounds.success, abs=0.02)
+    assert beyond["x"] + beyond["width"] == pytest.approx(strip["x"] + strip["width"], abs=2)
+    for width in (1280, 390, 360):
+        page.set_viewport_size({"width": width, "height": 800})
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+    ratio, words = page.evaluate(CONTRAST)
+    assert ratio >= 4.5, words
+    page.context.close()
+    assert opener.complaints == []
 
 
 def test_without_script_the_numbers_are_there(browser: playwright.Browser, pages: Path) -> None:

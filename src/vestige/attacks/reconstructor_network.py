@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -47,12 +48,15 @@ class ReconstructorNetwork:
     - A share ``validation`` of the shadows is held back. The epoch that draws these best counts,
       and training stops after ``patience`` epochs without a better one.
     - ``form="convolutional"`` is a reconstructor of transposed convolutions for colour images. The
-      paper adds a perceptual loss there; we have no features to compute one with, so the loss
-      stays MSE + MAE.
+      paper adds a perceptual loss there. We ship no trained features; ``perceptual`` takes yours,
+      images (n, *shape) → features (n, …), such as the first layers of a classifier. The loss then
+      adds the mean squared difference of features, without the channel weights that LPIPS learns.
+      The epoch that counts is still chosen by MSE + MAE.
     - The answer is tried out: networks are trained with the drawn record under every label, and the
       label whose network is nearest to the released one is returned. Confidence is the share of
       the released network's squared distance from the shadows' mean that this network explains, 1
-      if it agrees in full and negative if it is farther away than the mean. Nothing can be
+      if it agrees in full and negative if it is farther away than the mean. Shadows of a private
+      training are private; what is tried out is clipped and has no noise. Nothing can be
       tried out where the initial weights are unknown; then there is no confidence.
     """
 
@@ -65,6 +69,7 @@ class ReconstructorNetwork:
     batch_size: int = 32
     validation: float = 0.1
     patience: int = 10
+    perceptual: Callable[[Tensor], Tensor] | None = None
 
     name = "Reconstructor network"
     summary = "learns from shadow networks to draw the unknown record from the weights"
@@ -89,6 +94,11 @@ class ReconstructorNetwork:
             raise BadInput("A reconstructor network needs hidden layers of at least one unit.")
         if self.form not in ("fully connected", "convolutional"):
             raise BadInput(f"The form is 'fully connected' or 'convolutional', not {self.form!r}.")
+        if self.perceptual is not None and not callable(self.perceptual):
+            raise BadInput(
+                "perceptual is a callable from images to features, such as an nn.Module, not a "
+                f"{type(self.perceptual).__name__}."
+            )
 
     def prepare(self, public: Public, *, generator: torch.Generator) -> Reconstructor:
         """Train shadows on stand-ins of the prior, and the reconstructor on the shadows."""
@@ -128,7 +138,10 @@ class ReconstructorNetwork:
         reader = WeightReader(standardization, movement, network, stand_ins.space)
         training = (*reader.inputs(weights[kept]), stand_ins.x[kept].float())
         check = (*reader.inputs(weights[held]), stand_ins.x[held].float())
-        error, epoch = self._train(network, training, check, generator)
+        loss = drawing_error
+        if self.perceptual is not None:
+            loss = _PerceptualError(self.perceptual, stand_ins.space)
+        error, epoch = self._train(network, loss, training, check, generator)
         return replace(reader, error=error, epoch=epoch)
 
     def _network(
@@ -149,6 +162,7 @@ class ReconstructorNetwork:
     def _train(
         self,
         network: nn.Module,
+        loss_of: Callable[[Tensor, Tensor], Tensor],
         training: tuple[Tensor, Tensor | None, Tensor],
         check: tuple[Tensor, Tensor | None, Tensor],
         generator: torch.Generator,
@@ -162,7 +176,7 @@ class ReconstructorNetwork:
             for batch in torch.randperm(len(rows), generator=generator).split(self.batch_size):
                 with torch.enable_grad():
                     drawn = network(rows[batch], None if moved is None else moved[batch])
-                    loss = drawing_error(drawn, records[batch]).mean()
+                    loss = loss_of(drawn, records[batch]).mean()
                     slopes = torch.autograd.grad(loss, optimizer.parameters)
                 optimizer.step(slopes)
             with torch.no_grad():
@@ -204,7 +218,8 @@ class ReconstructorNetwork:
             torch.arange(classes),
             public.space,
         )
-        tried = reader.standardization(training.weights(guesses, generator=generator))
+        quiet = training.without_noise()
+        tried = reader.standardization(quiet.weights(guesses, generator=generator))
         wanted = reader.standardization(row)
         left = (tried - wanted).square().sum(1)
         explained = 1 - left / wanted.square().sum().clamp_min(1e-30)
@@ -244,6 +259,34 @@ def drawing_error(drawn: Tensor, records: Tensor) -> Tensor:
     """MSE + MAE of each drawing, the loss of the paper."""
     difference = (drawn.reshape(records.shape) - records).flatten(1)
     return difference.square().mean(1) + difference.abs().mean(1)
+
+
+class _PerceptualError:
+    """MSE + MAE and the mean squared difference of features, of each drawing."""
+
+    def __init__(self, features: Callable[[Tensor], Tensor], space: Space) -> None:
+        if isinstance(features, nn.Module):
+            # A copy in eval mode: dropout would draw from torch's global stream.
+            features = copy.deepcopy(features).eval().requires_grad_(False)
+        self._features, self._space = features, space
+
+    def __call__(self, drawn: Tensor, records: Tensor) -> Tensor:
+        """Error (n,) of drawings (n, d) of records (n, *shape)."""
+        difference = (self._of(drawn) - self._of(records)).flatten(1)
+        return drawing_error(drawn, records) + difference.square().mean(1)
+
+    def _of(self, images: Tensor) -> Tensor:
+        images = images.reshape(-1, *self._space.shape)
+        try:
+            found = self._features(images)
+        except (RuntimeError, ValueError, TypeError) as problem:
+            raise BadInput(
+                f"The perceptual features do not accept images of shape {self._space.shape} "
+                f"({str(problem).splitlines()[0]}): give ones that do."
+            ) from problem
+        if not isinstance(found, Tensor) or found.dim() < 2 or len(found) != len(images):
+            raise BadInput("Perceptual features are a tensor (n, …) with a row for each image.")
+        return found
 
 
 class _Drawer(nn.Module):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from numbers import Real
 from typing import TYPE_CHECKING
 
 from vestige.bounds.mechanisms import (
@@ -38,13 +40,14 @@ def from_opacus_history(
     Take ``accountant.history`` of a training with Poisson sampling, which is Opacus' default.
     """
     parts = []
-    for entry in history:
-        if not isinstance(entry, Sequence) or len(entry) != 3:
+    for entry in history if isinstance(history, Sequence) else (history,):
+        three = entry if isinstance(entry, Sequence) and len(entry) == 3 else ("", "", "")
+        if not all(isinstance(number, Real) for number in three):
             raise BadInput(
                 "An Opacus history is a list of (noise_multiplier, sample_rate, num_steps): pass "
                 "`accountant.history`."
             )
-        noise, rate, steps = entry
+        noise, rate, steps = three
         parts.append(DPSGD(float(noise), float(rate), _whole(steps), clipping_norm, relation))
     if not parts:
         raise BadInput("The Opacus history is empty: train at least one step first.")
@@ -128,13 +131,20 @@ def to_approximate_dp(mechanism: Mechanism, delta: float) -> ApproximateDP:
     """The (ε, δ) guarantee of a mechanism, by the privacy loss distribution where it has one."""
     if isinstance(mechanism, PureDP):
         return ApproximateDP(mechanism.epsilon, delta, mechanism.relation)
+    epsilon = epsilon_at(mechanism, delta)
+    if math.isinf(epsilon):
+        raise BadInput(f"The mechanism has no finite ε at δ = {delta:g}: give a larger δ.")
+    parts = noise_parts(mechanism)
+    return ApproximateDP(
+        epsilon, delta, parts[0].relation if parts else to_renyi_dp(mechanism).relation
+    )
+
+
+def epsilon_at(mechanism: Mechanism, delta: float) -> float:
+    """ε at δ by the privacy loss distribution where a mechanism has one, else by Rényi; or ∞."""
     if noise_parts(mechanism):
-        relation = noise_parts(mechanism)[0].relation
-        epsilon = epsilon_by_privacy_loss(mechanism, delta)
-    else:
-        guarantee = to_renyi_dp(mechanism)
-        relation, epsilon = guarantee.relation, epsilon_of_renyi(guarantee, delta)
-    return ApproximateDP(epsilon, delta, relation)
+        return epsilon_by_privacy_loss(mechanism, delta)
+    return epsilon_by_renyi(mechanism, delta)
 
 
 def _known_noise(mechanism: Mechanism) -> tuple[Gaussian | Laplace | DPSGD, ...]:
@@ -148,9 +158,9 @@ def _known_noise(mechanism: Mechanism) -> tuple[Gaussian | Laplace | DPSGD, ...]
 
 
 def _whole(count: object) -> int:
-    if isinstance(count, bool) or not isinstance(count, int | float) or int(count) != count:
+    if isinstance(count, bool) or not isinstance(count, Real) or float(count) % 1 != 0:
         raise BadInput(f"Steps are a whole number, not {count!r}.")
-    return int(count)
+    return int(float(count))
 
 
 def _dp_accounting():

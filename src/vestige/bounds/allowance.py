@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from vestige.bounds.approximate_dp import ApproximateDPBound
-from vestige.bounds.bound import Array, ReconstructionBound
+from vestige.bounds.bound import Array, ReconstructionBound, check_prior_success
 from vestige.bounds.f_dp import FDPBound
 from vestige.bounds.gaussian import GaussianBound
 from vestige.bounds.laplace import LaplaceBound
@@ -66,6 +66,7 @@ def tightest(
     ``FiniteCandidatesBound``, are passed by the caller beside ``BOUNDS``.
     """
     kappas = np.atleast_1d(np.asarray(prior_success, dtype=np.float64))
+    check_prior_success(kappas)  # even where no bound applies
     curves = tuple(
         BoundCurve(bound, tuple(map(float, bound.curve(mechanism, kappas))))
         for bound in bounds

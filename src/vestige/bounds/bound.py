@@ -79,8 +79,7 @@ class ReconstructionBound(ABC):
     def curve(self, mechanism: Mechanism, prior_success: Sequence[float] | Array) -> Array:
         """γ for every κ of a list, at about the cost of one."""
         kappas = np.asarray(prior_success, dtype=np.float64)
-        if kappas.ndim != 1 or not np.all((kappas >= 0) & (kappas <= 1)):
-            raise BadInput("A prior success is a probability: give values from 0 to 1.")
+        check_prior_success(kappas)
         with np.errstate(divide="ignore"):
             logs = np.log(kappas)
         return np.maximum(np.exp(self.log_curve(mechanism, logs)), kappas)
@@ -103,6 +102,12 @@ class ReconstructionBound(ABC):
     @abstractmethod
     def log_success(self, mechanism: Mechanism, log_prior: Array) -> Array:
         """The logarithm of γ for ln κ, for a mechanism that is supported."""
+
+
+def check_prior_success(kappas: Array) -> None:
+    """Refuse what is no list of probabilities."""
+    if kappas.ndim != 1 or not np.all((kappas >= 0) & (kappas <= 1)):
+        raise BadInput("A prior success is a probability: give values from 0 to 1.")
 
 
 def log_one_minus_exp(logs: Array) -> Array:

@@ -88,6 +88,7 @@ def calibrate(
             f"A target of {target:g} at a prior success of {prior_success:g} is out of reach: it "
             "must lie above the prior success and below 1."
         )
+    DPSGD(1.0, sampling_rate, steps, None, relation)  # refuses what is no training
     accuracy = max(ACCURACY_OF_GAP * (target - prior_success), 5e-7)
     bound, rough = PrivacyLossBound(accuracy), PrivacyLossBound(min(20 * accuracy, 0.01))
 
@@ -109,13 +110,18 @@ def calibrate(
     while (success := bound(described(noise), prior_success)) > target:
         noise = _rounded_up(noise * (1 + 10.0 ** (1 - DIGITS) / 5))
     mechanism = described(noise)
+    epsilon = epsilon_by_privacy_loss(mechanism, delta)
+    require(
+        math.isfinite(epsilon),
+        f"No finite ε can be reported at δ = {delta:g}: give a larger δ, for example 1e-5.",
+    )
     batch = None if dataset_size is None else sampling_rate * dataset_size
     return Calibration(
         mechanism=mechanism,
         prior_success=prior_success,
         target=target,
         success=success,
-        epsilon=epsilon_by_privacy_loss(mechanism, delta),
+        epsilon=epsilon,
         delta=delta,
         noise_on_mean=None if batch is None else noise / batch,
     )

@@ -63,8 +63,9 @@ class Description:
 
     @property
     def reported_delta(self) -> float:
-        """δ at which the ε of a noise is reported."""
-        return USUAL_DELTA if not self.delta else self.delta
+        """δ at which the ε of a noise is reported; beside --epsilon δ = 0 describes pure DP."""
+        pure = self.epsilon is not None and self.delta == 0
+        return USUAL_DELTA if self.delta is None or pure else self.delta
 
     def _check(self) -> None:
         alternatives = {

@@ -144,6 +144,7 @@ def clipped_jacobian(jacobian: Array, gradient: Array, clipping_norm: float) -> 
     """Jacobian of the clipped gradient: (C/‖G‖)(I − ĝĝᵀ)J where clipping acts, J elsewhere."""
     matrix, flat = _matrix(jacobian), np.asarray(gradient, dtype=np.float64).reshape(-1)
     require(clipping_norm > 0, "A clipping norm is positive.")
+    require(bool(np.isfinite(flat).all()), "A gradient holds finite values: give one that does.")
     norm = float(np.linalg.norm(flat))
     if norm <= clipping_norm:
         return matrix

@@ -7,8 +7,9 @@ standard deviation of the noise in units of the clipping norm, whatever the neig
 
 from __future__ import annotations
 
+import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from itertools import pairwise
 from typing import Annotated, Literal
@@ -16,6 +17,9 @@ from typing import Annotated, Literal
 from pydantic import Field, TypeAdapter, ValidationError
 
 from vestige.errors import BadInput
+
+LARGEST = 1e9
+"""Noise or loss beyond which, or below its inverse, sums are rounding and nothing is described."""
 
 
 class Neighbouring(StrEnum):
@@ -44,15 +48,24 @@ def _check_steps(steps: int) -> None:
 
 def _check_noise(noise_multiplier: float) -> None:
     require(
-        # Its square must be a number that can be divided by.
-        1e-9 <= noise_multiplier < math.inf,
-        f"A noise multiplier is positive and finite, not {noise_multiplier!r}: describe a release "
-        "without noise as NonPrivate.",
+        # Its square must be a number that can be divided by, and that is one.
+        1 / LARGEST <= noise_multiplier <= LARGEST,
+        f"A noise multiplier is positive and finite, from 1e-9 to 1e9, not {noise_multiplier!r}: "
+        "describe a release without noise as NonPrivate.",
     )
 
 
 def _check_epsilon(epsilon: float) -> None:
     require(0 <= epsilon < math.inf, f"ε is at least 0 and finite, not {epsilon!r}.")
+
+
+def _set_relation(mechanism: object, relation: str) -> None:
+    """Read a relation by its words: text that only looks like the enum would be taken for none."""
+    try:
+        object.__setattr__(mechanism, "relation", Neighbouring(relation))
+    except ValueError as problem:
+        known = " or ".join(repr(one.value) for one in Neighbouring)
+        raise BadInput(f"A neighbouring relation is {known}, not {relation!r}.") from problem
 
 
 @dataclass(frozen=True)
@@ -64,6 +77,7 @@ class PureDP:
     kind: Literal["pure DP"] = "pure DP"
 
     def __post_init__(self) -> None:
+        _set_relation(self, self.relation)
         _check_epsilon(self.epsilon)
 
 
@@ -77,6 +91,7 @@ class ApproximateDP:
     kind: Literal["approximate DP"] = "approximate DP"
 
     def __post_init__(self) -> None:
+        _set_relation(self, self.relation)
         _check_epsilon(self.epsilon)
         require(0 <= self.delta < 1, f"δ lies in [0, 1), not at {self.delta!r}.")
 
@@ -91,6 +106,7 @@ class PrivacyProfile:
     kind: Literal["privacy profile"] = "privacy profile"
 
     def __post_init__(self) -> None:
+        _set_relation(self, self.relation)
         require(
             0 < len(self.epsilons) == len(self.deltas),
             "A privacy profile has one δ for each of its ε, and at least one of them.",
@@ -113,6 +129,7 @@ class TradeOff:
     kind: Literal["trade-off function"] = "trade-off function"
 
     def __post_init__(self) -> None:
+        _set_relation(self, self.relation)
         levels, errors = self.false_positive_rates, self.false_negative_rates
         require(
             0 < len(levels) == len(errors),
@@ -149,6 +166,7 @@ class RenyiDP:
     kind: Literal["Rényi DP"] = "Rényi DP"
 
     def __post_init__(self) -> None:
+        _set_relation(self, self.relation)
         require(
             0 < len(self.orders) == len(self.epsilons),
             "Rényi differential privacy has one ε for each order, and at least one order.",
@@ -170,7 +188,8 @@ class ZeroConcentratedDP:
     kind: Literal["zero-concentrated DP"] = "zero-concentrated DP"
 
     def __post_init__(self) -> None:
-        require(0 <= self.rho < math.inf, f"ρ is at least 0 and finite, not {self.rho!r}.")
+        _set_relation(self, self.relation)
+        require(0 <= self.rho <= LARGEST, f"ρ is at least 0 and at most 1e9, not {self.rho!r}.")
 
 
 @dataclass(frozen=True)
@@ -183,6 +202,7 @@ class Gaussian:
     kind: Literal["Gaussian"] = "Gaussian"
 
     def __post_init__(self) -> None:
+        _set_relation(self, self.relation)
         _check_noise(self.noise_multiplier)
         _check_steps(self.steps)
 
@@ -197,9 +217,11 @@ class Laplace:
     kind: Literal["Laplace"] = "Laplace"
 
     def __post_init__(self) -> None:
+        _set_relation(self, self.relation)
         require(
-            0 < self.epsilon < math.inf,
-            f"ε of a Laplace mechanism is positive and finite, not {self.epsilon!r}.",
+            1 / LARGEST <= self.epsilon <= LARGEST,
+            "ε of a Laplace mechanism is positive and finite, from 1e-9 to 1e9, not "
+            f"{self.epsilon!r}.",
         )
         _check_steps(self.steps)
 
@@ -220,6 +242,7 @@ class DPSGD:
     kind: Literal["DP-SGD"] = "DP-SGD"
 
     def __post_init__(self) -> None:
+        _set_relation(self, self.relation)
         _check_noise(self.noise_multiplier)
         _check_steps(self.steps)
         require(
@@ -320,10 +343,24 @@ def mechanism_to_json(mechanism: Mechanism) -> str:
 def mechanism_from_json(text: str) -> Mechanism:
     """Read a mechanism that :func:`mechanism_to_json` wrote."""
     try:
-        return _MECHANISMS.validate_json(text)
+        mechanism = _MECHANISMS.validate_json(text)
+        _refuse_foreign(json.loads(text), mechanism)
+        return mechanism
     except ValidationError as problem:
         first = problem.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the top"
         raise BadInput(
             f"This is not a mechanism as JSON: at {where}, {first['msg'].lower()}."
         ) from problem
+
+
+def _refuse_foreign(said: dict, mechanism: Mechanism) -> None:
+    """Refuse what a mechanism does not have: a misspelt relation would be accounted as none."""
+    for name in said:
+        require(
+            name in {field.name for field in fields(mechanism)},
+            f"A mechanism of the kind {mechanism.kind!r} has no {name!r}: mend or drop it.",
+        )
+    if isinstance(mechanism, Composition):
+        for part, described in zip(said["parts"], mechanism.parts):
+            _refuse_foreign(part, described)

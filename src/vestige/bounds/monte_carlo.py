@@ -40,6 +40,8 @@ def monte_carlo_estimate(
     lie below γ.
     """
     _check(mechanism)
+    require(samples >= 1, "Sampling needs at least one sample.")
+    require(0 <= prior_success <= 1, "A prior success is a probability: give a value from 0 to 1.")
     ratios = log_likelihood_ratios(mechanism, samples, with_record=False, generator=generator)
     kept = math.floor(samples * (1 - prior_success) + 1e-9)
     return float(1 - np.exp(np.sort(ratios)[:kept]).sum() / samples)

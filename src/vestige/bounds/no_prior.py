@@ -52,7 +52,13 @@ class NoPriorReconstruction:
             all(0 < value < math.inf for value in (self.norm, self.clipping_norm)),
             "The norm of the record and the clipping norm are positive and finite.",
         )
-        require(self.largest_value > 0, "The largest value of a record is positive.")
+        require(
+            0 < self.largest_value < math.inf, "The largest value of a record is positive, finite."
+        )
+        require(
+            self.standard_deviation is None or 0 <= self.standard_deviation < math.inf,
+            "The standard deviation of a record's values is at least 0 and finite.",
+        )
 
     def supports(self, mechanism: Mechanism) -> bool:
         """Gaussian noise on every step, with every record in every step."""
@@ -81,6 +87,7 @@ class NoPriorReconstruction:
 
     def success(self, mechanism: Mechanism, threshold: float) -> float:
         """P(MSE ≤ threshold) once clipping is undone: the χ² distribution function."""
+        require(threshold >= 0, "A threshold is an error: at least 0.")
         scale = 2 * self.noise_variance(mechanism)
         return float(gammainc(self.dimension / 2, self.dimension * threshold / scale))
 

@@ -73,6 +73,8 @@ def estimate_prior_success(
     require(0 < confidence < 1, "Confidence lies between 0 and 1.")
     require(threshold >= 0, "A threshold is a distance: at least 0.")
     require(guesses >= 1, "At least one guess is needed.")
+    # Nothing is near a NaN, so it would count as a record that no guess finds.
+    require(bool(samples.isfinite().all()), "The samples hold NaN or infinite values: drop those.")
     count = len(samples)
     if count < 4:
         raise BadInput(

@@ -83,11 +83,12 @@ def _divergences(part: Gaussian | Laplace | DPSGD, orders: Array) -> Array:
     if isinstance(part, Gaussian):
         return concentration(part) * orders
     if isinstance(part, Laplace):
-        # Mironov 2017, the Laplace mechanism.
-        return (part.steps / (orders - 1)) * np.logaddexp(
+        # Mironov 2017, the Laplace mechanism; a divergence near 0 may round to below it.
+        moments = np.logaddexp(
             np.log(orders / (2 * orders - 1)) + (orders - 1) * part.epsilon,
             np.log((orders - 1) / (2 * orders - 1)) - orders * part.epsilon,
         )
+        return (part.steps / (orders - 1)) * np.maximum(moments, 0.0)
     return np.array([part.steps * sampled_gaussian_divergence(part, order) for order in orders])
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from vestige import numbers
-from vestige.bounds.accounting import to_approximate_dp
+from vestige.bounds.accounting import epsilon_at
 from vestige.bounds.allowance import Allowance, tightest
 from vestige.bounds.calibration import SMALLEST_NOISE
 from vestige.bounds.description import in_words
@@ -228,7 +228,7 @@ def _scaled(mechanism: Mechanism, factor: float) -> Mechanism:
 def _epsilon(mechanism: Mechanism, delta: float) -> float | None:
     """ε at δ where there is one, else the ε that the mechanism names."""
     if noise_parts(mechanism) or isinstance(mechanism, ZeroConcentratedDP | RenyiDP):
-        found = to_approximate_dp(mechanism, delta).epsilon
+        found = epsilon_at(mechanism, delta)
         return found if np.isfinite(found) else None
     if isinstance(mechanism, PureDP | ApproximateDP):
         return mechanism.epsilon

@@ -1,6 +1,5 @@
 """Shadows: many simulated victims at once, each trained on the known records and one stand-in."""
 
-from vestige.shadows.clipped_noise import ClippedNoise
 from vestige.shadows.training import ShadowTraining
 
-__all__ = ["ClippedNoise", "ShadowTraining"]
+__all__ = ["ShadowTraining"]

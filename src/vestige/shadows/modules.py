@@ -7,8 +7,11 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from vestige.shadows.clipped_noise import ClippedNoise
+from vestige.private_steps import ClippedNoise
 from vestige.simulation import LocalTraining, Simulator
+
+# Gradients of single records held in memory at a time, as numbers: half a gigabyte of float32.
+NUMBERS = 2**27
 
 
 def train_modules(
@@ -47,7 +50,11 @@ def train_modules(
         factors = private.factors(torch.stack(squared).sum(0))
         return {n: torch.tensordot(factors, slope, 1) for n, slope in gradients.items()}
 
-    gradient = torch.func.vmap(summed, in_dims=(0, 0, 0, None))
+    at_once = None
+    if private is not None:
+        size = sum(value[0].numel() for value in initial.values())
+        at_once = max(1, NUMBERS // ((len(known[0]) + 1) * size))
+    gradient = torch.func.vmap(summed, in_dims=(0, 0, 0, None), chunk_size=at_once)
     current = {name: value.clone() for name, value in initial.items()}
     speeds = {name: torch.zeros_like(value) for name, value in current.items()}
     for batch in training.batches(len(known[0]) + 1):

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from vestige.shadows.clipped_noise import ClippedNoise
+from vestige.private_steps import ClippedNoise
 from vestige.simulation import LocalTraining, Loss, cross_entropy, logistic
 
 Backward = Callable[[Tensor, Tensor], Tensor]

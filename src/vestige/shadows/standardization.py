@@ -36,6 +36,12 @@ class Standardization:
         """Mean and deviation of weights (s, size), coordinate by coordinate."""
         if len(weights) < 2:
             raise BadInput("Statistics of shadow weights need at least two shadows.")
+        diverged = int((~weights.isfinite()).any(1).sum())
+        if diverged:
+            raise BadInput(
+                f"{diverged} of {len(weights)} shadow networks ended with NaN or infinite weights: "
+                "audit a training that does not diverge, with a smaller learning rate."
+            )
         deviation, mean = torch.std_mean(weights, 0)
         rounding = torch.finfo(weights.dtype).eps * weights.abs().amax(0)
         varying = torch.nonzero(deviation > ROUNDING_MARGIN * rounding).flatten()

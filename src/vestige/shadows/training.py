@@ -9,7 +9,7 @@ here they are trained as one batch.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -18,7 +18,6 @@ from torch import Tensor
 from vestige import progress
 from vestige.errors import BadInput
 from vestige.records import Records
-from vestige.shadows.clipped_noise import ClippedNoise
 from vestige.shadows.modules import train_modules
 from vestige.shadows.perceptrons import Descent, KnownInputs, Perceptron, train_perceptrons
 from vestige.shadows.standardization import FirstLayer
@@ -33,14 +32,13 @@ class ShadowTraining:
     """Trains networks on a simulator's companions and one stand-in each, many at once.
 
     Everything else is the simulator's own: network and initial weights (drawn anew for every shadow
-    where it says so), loss, normalisation, local training; ``private`` adds clipping and noise to
-    every step. Fully connected networks trained on the full batch go by explicit products
-    (``perceptrons``), any other by ``vmap`` (``modules``); ``chunk`` networks at a time bound the
-    memory. The same as training every network alone, up to rounding.
+    where it says so), loss, normalisation, local training, clipping and noise of every step. Fully
+    connected networks trained on the full batch go by explicit products (``perceptrons``), any
+    other by ``vmap`` (``modules``); ``chunk`` networks at a time bound the memory. The same as
+    training every network alone, up to rounding and noise.
     """
 
     simulator: Simulator
-    private: ClippedNoise | None = None
     chunk: int = CHUNK
 
     def __post_init__(self) -> None:
@@ -51,6 +49,14 @@ class ShadowTraining:
                 "Shadows are networks trained by SGD on known records: give a simulator with "
                 "companions and a LocalTraining, as InformedAdversary does for a ReleasedNetwork."
             )
+
+    def without_noise(self) -> ShadowTraining:
+        """The same, with the clipping of private steps and without their noise."""
+        private = self.simulator.clipped_noise
+        if private is None:
+            return self
+        quiet = replace(private, noise_multiplier=0.0)
+        return replace(self, simulator=replace(self.simulator, clipped_noise=quiet))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -125,7 +131,7 @@ class ShadowTraining:
     @cached_property
     def _known_inputs(self) -> KnownInputs:
         x, targets = self._known
-        return KnownInputs.of(self._flat(x), targets, self.private)
+        return KnownInputs.of(self._flat(x), targets, self.simulator.clipped_noise)
 
     def _trained(self, stand_ins: Records, generator: torch.Generator) -> Tensor:
         x, targets = self._inputs(stand_ins)
@@ -135,7 +141,7 @@ class ShadowTraining:
             trained = train_modules(
                 simulator,
                 training,
-                self.private,
+                simulator.clipped_noise,
                 self._known,
                 (x, targets),
                 initial,
@@ -145,7 +151,7 @@ class ShadowTraining:
             scale = 1.0 / (len(self._known[0]) + 1) if simulator.reduction == "mean" else 1.0
             trained = train_perceptrons(
                 self._perceptron,
-                Descent(training, self.private, scale, generator),
+                Descent(training, simulator.clipped_noise, scale, generator),
                 simulator.loss,
                 self._known_inputs,
                 (self._flat(x), targets),

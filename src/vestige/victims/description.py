@@ -36,6 +36,12 @@ def describe_client(
         )
     if simulator.head is not None:
         described["Head"], described["Training"] = _head_words(simulator)
+    if simulator.clipped_noise is not None:
+        private = simulator.clipped_noise
+        described["Training"] += (
+            f", each record's gradient clipped to norm {private.clipping_norm:g}, noise multiplier "
+            f"{private.noise_multiplier:g}"
+        )
     if simulator.companions is not None:
         described["Known records"] = f"{len(simulator.companions):,}"
     if simulator.fit is not None:

@@ -67,6 +67,20 @@ def test_own_class_and_convolutional_body():
     assert len(guessed.layers) == 3
 
 
+def test_a_layer_that_reads_several_vectors_of_a_record_is_not_fully_connected():
+    """Its gradient is a sum over vectors and records: the exact methods would take it for one."""
+
+    def tokens() -> nn.Module:
+        return nn.Sequential(
+            *(nn.Flatten(), nn.Unflatten(1, (4, 16)), nn.Linear(16, 6), nn.ReLU()),
+            *(nn.Flatten(), nn.Linear(24, 9), nn.ReLU(), nn.Linear(9, 4)),
+        )
+
+    simulator = Simulator(built(tokens))
+    head = dense_head(simulator, released(simulator), shape=(1, 8, 8))
+    assert [tuple(layer.weight.shape) for layer in head.layers] == [(9, 24), (4, 9)]
+
+
 def test_named_head_is_taken_as_named():
     simulator = Simulator(built(Own))
     head = dense_head(simulator, released(simulator), ["middle", "last"])

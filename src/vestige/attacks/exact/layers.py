@@ -9,6 +9,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
+from vestige.attacks.exact.relu_chain import relu_chain
 from vestige.errors import BadInput
 from vestige.observations import Release, UpdateRelease
 from vestige.simulation import Loss, Simulator, logits_of
@@ -129,33 +130,16 @@ def _other_activations(network: nn.Module) -> str:
     return " and ".join(sorted(kind.__name__ for kind in kinds - {nn.ReLU}))
 
 
-@dataclass(frozen=True)
-class _Call:
-    """One use of a linear layer: what it read and what it gave."""
-
-    module: nn.Linear
-    read: Tensor
-    gave: Tensor
-
-
 def _chain(
     simulator: Simulator, shape: tuple[int, ...] | None, wanted: list[nn.Linear] | None
 ) -> list[nn.Linear]:
     """Linear layers from the first of the head to the logits, by what flows between them."""
-    calls, logits = _observed(simulator, shape)
-    if not calls or not _same(calls[-1].gave, logits):
+    found = _observed(simulator, shape)
+    if not found:
         raise BadInput(
             "The network's logits are not the output of its last fully connected layer, and exact "
             "inversion cannot read through what comes after it: try InvertingGradients."
         )
-    chain = [calls[-1]]
-    for call in reversed(calls[:-1]):
-        if not _same(torch.relu(call.gave), chain[0].read) or call.module in (
-            c.module for c in chain
-        ):
-            break
-        chain.insert(0, call)
-    found = [call.module for call in chain]
     if wanted is None:
         return found
     if wanted != found[-len(wanted) :]:
@@ -166,34 +150,25 @@ def _chain(
     return wanted
 
 
-def _observed(simulator: Simulator, shape: tuple[int, ...] | None) -> tuple[list[_Call], Tensor]:
-    """Run the network on noise and note every use of a linear layer."""
-    calls: list[_Call] = []
-
-    def note(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        if isinstance(module, nn.Linear):
-            calls.append(_Call(module, inputs[0].detach().clone(), output.detach().clone()))
-
-    linear = [m for m in simulator.network.modules() if isinstance(m, nn.Linear)]
-    hooks = [module.register_forward_hook(note) for module in linear]
+def _observed(simulator: Simulator, shape: tuple[int, ...] | None) -> list[nn.Linear]:
+    """Run the network on noise and follow it back from its logits."""
     generator = torch.Generator().manual_seed(0)
-    like = linear[0].weight
+    network, normalization = simulator.network, simulator.normalization
+    like = next(m for m in network.modules() if isinstance(m, nn.Linear)).weight
     said = "nothing was tried"
-    try:
-        for tried in [shape] if shape is not None else _shapes(simulator.network):
-            calls.clear()
-            # Of both signs and many: a layer whose output happens to be positive is not a ReLU.
-            noise = torch.randn((16, *tried), generator=generator).to(like)
-            try:
-                with torch.no_grad():
-                    normalization = simulator.normalization
-                    inputs = noise if normalization is None else normalization(noise)
-                    return calls, logits_of(simulator.network(inputs))
-            except (RuntimeError, ValueError, TypeError, IndexError) as error:
-                said = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-    finally:
-        for hook in hooks:
-            hook.remove()
+    for tried in [shape] if shape is not None else _shapes(network):
+        # Of both signs and many: a layer whose output happens to be positive is not a ReLU.
+        noise = torch.randn((16, *tried), generator=generator).to(like)
+
+        def run(noise: Tensor = noise) -> Tensor:
+            with torch.no_grad():
+                inputs = noise if normalization is None else normalization(noise)
+                return logits_of(network(inputs))
+
+        try:
+            return relu_chain(network, run)
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            said = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
     raise BadInput(f"The network could not be run on noise ({said[:200]}): give a record's shape.")
 
 
@@ -212,13 +187,6 @@ def _shapes(network: nn.Module) -> Iterator[tuple[int, ...]]:
                 side = round((module.in_features / channels) ** 0.5)
                 if channels * side * side == module.in_features:
                     yield channels, side, side
-
-
-def _same(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors hold the same values, in any arrangement of the axes after the first."""
-    if one.numel() != other.numel() or len(one) != len(other):
-        return False
-    return torch.equal(one.flatten(1), other.flatten(1))
 
 
 def _named(network: nn.Module, name: str) -> nn.Linear:
