@@ -1,21 +1,45 @@
 """Shadow heads: many heads of one training algorithm, each on its own training set, at once.
 
-Maciazek and Allison 2025, Algorithm 1. A linear head trained by gradient descent stays in the span
-of its features and initial weights, so its N×C coefficients are trained with the N×N Gram matrix
-instead of C×D weights.
+Maciazek and Allison 2025, Algorithm 1. How the heads are trained is chosen here: in the span of
+their features where that is exact and cheaper (:mod:`vestige.shadows.dual_heads`, under DP-SGD
+:mod:`vestige.shadows.private_heads`), in the space of their weights otherwise.
 """
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vestige.errors import BadInput
 from vestige.heads import HeadedModel, HeadTraining
-from vestige.simulation import Simulator, one_hot
+from vestige.shadows.dual_heads import Span, SpannedLayer, train_hidden, train_linear
+from vestige.shadows.head_steps import HeadSteps, drawn_shares
+from vestige.shadows.private_heads import PrivateSpan
+from vestige.shadows.weight_space_heads import (
+    FeatureLayer,
+    FreeLayer,
+    drawn_normal,
+)
+from vestige.simulation import Simulator, cross_entropy, logistic, one_hot
 from vestige.training_sets import TrainingSets
+
+LANES = 16
+"""Records are padded to a multiple of this in float32: the numbers that a vector register holds."""
+
+BLOCK_BYTES, ROUND_BYTES = 1 << 20, 8 << 20
+"""What a block of heads holds stays in a core's own cache, what a round of them holds in the shared
+one; the overhead of a step is shared by all heads of a round."""
+
+FREE_BYTES = 4 << 20
+"""The same for heads in the space of their weights, every step of which goes through all of it."""
+
+LAW = "1"
+"""Changes whenever the same seed gives other heads than before."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +48,9 @@ class ShadowHeads:
 
     weights: Tensor
     sets: TrainingSets
+
+    def __len__(self) -> int:
+        return len(self.weights)
 
 
 @dataclass(frozen=True)
@@ -37,12 +64,61 @@ class HeadFactory:
     def __post_init__(self) -> None:
         if self.simulator.head is None:
             raise BadInput("Shadow heads need a simulator with the training of a head.")
+        model, features, labels = self.model, self.features, self.labels
+        if features.dim() != 2 or features.shape[1] != model.width:
+            raise BadInput(
+                f"Features of shape {tuple(features.shape)} do not fit a head of {model.width} "
+                f"inputs: give one row of {model.width} numbers for each record."
+            )
+        if labels.shape != features.shape[:1]:
+            raise BadInput(
+                f"{len(features)} features and {labels.numel()} labels do not fit: give one label "
+                "for each record."
+            )
+        if features.dtype not in (torch.float32, torch.float64):
+            raise BadInput(f"Features are float32 or float64, not {features.dtype}: convert them.")
+        if not bool(torch.isfinite(features).all()):
+            raise BadInput("Some features are NaN or infinite: leave these records out.")
+        taught = self.training.makeup.outputs
+        if model.outputs != taught and not (model.outputs == 1 and taught == 2):
+            raise BadInput(
+                f"The head has {model.outputs} outputs, but its training set teaches {taught} "
+                "labels: make them equal."
+            )
+        if self.simulator.loss is not (logistic if model.outputs == 1 else cross_entropy):
+            raise BadInput(
+                "Shadow heads are trained with cross-entropy, or with the logistic loss for a "
+                "single output: give the simulator that loss."
+            )
 
     @property
     def training(self) -> HeadTraining:
         """How the heads are trained."""
         assert self.simulator.head is not None
         return self.simulator.head
+
+    @property
+    def model(self) -> HeadedModel:
+        """The backbone and the form of the head."""
+        assert isinstance(self.simulator.model, HeadedModel)
+        return self.simulator.model
+
+    @property
+    def size(self) -> int:
+        """Parameters of a head."""
+        return sum(value.numel() for value in self.simulator.parameters.values())
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash of all that decides which heads a seed gives."""
+        model = self.model
+        said = f"{LAW} {self.training!r} {model.width} {model.outputs} {model.hidden}"
+        digest = hashlib.sha256(said.encode())
+        for tensor in (self.features, self.labels):
+            digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+            whole = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
+            digest.update(whole.numpy().tobytes())
+        return digest.hexdigest()
 
     def draw(
         self, count: int, *, disjoint: bool = False, generator: torch.Generator
@@ -52,23 +128,103 @@ class HeadFactory:
         sets = makeup.draw(self.labels, count, disjoint=disjoint, generator=generator)
         return self.trained(sets, generator=generator)
 
+    @torch.no_grad()
     def trained(self, sets: TrainingSets, *, generator: torch.Generator) -> ShadowHeads:
         """Train a head on each of these sets."""
-        model, training = self.simulator.model, self.training
-        assert isinstance(model, HeadedModel)
-        features = self.features[sets.members]
-        count, size, width = features.shape
-        goals = one_hot(sets.targets, training.makeup.outputs, features.dtype)
-        start = torch.randn((count, model.outputs, width), generator=generator)
-        start *= training.initial_deviation
-        gram = features @ features.mT + 1
-        logits = features @ start.mT
-        coefficients = torch.zeros_like(logits)
-        rate, kept = training.learning_rate / size, training.decay
-        for _ in range(training.epochs):
-            residuals = logits.softmax(-1) - goals
-            logits = kept * logits - rate * (gram @ residuals)
-            coefficients = kept * coefficients - rate * residuals
-        weights = kept**training.epochs * start + coefficients.mT @ features
-        rows = torch.cat([weights.flatten(1), coefficients.sum(1)], 1)
+        size = self.training.makeup.size
+        if sets.members.shape[1] != size or sets.targets.shape != sets.members.shape:
+            raise BadInput(
+                f"These training sets have {sets.members.shape[1]} records and the makeup says "
+                f"{size}: draw them with it."
+            )
+        rows = self.features.new_empty((len(sets), self.size))
+        for first in range(0, len(sets), self._round):
+            part = slice(first, first + self._round)
+            chosen = TrainingSets(sets.members[part], sets.targets[part])
+            self._train_into(rows[part], chosen, generator)
         return ShadowHeads(rows, sets)
+
+    @property
+    def _in_span(self) -> bool:
+        """Whether the first layer is trained in the span of its features."""
+        return self.training.optimizer == "sgd" and self.training.makeup.size <= self.model.width
+
+    @cached_property
+    def _padding(self) -> int:
+        # A second layer would learn from padding, and is too small to gain from it.
+        linear = self._in_span and self.model.hidden is None
+        padded = linear and self.features.dtype == torch.float32
+        return -self.training.makeup.size % LANES if padded else 0
+
+    @cached_property
+    def _round(self) -> int:
+        """How many heads take their steps together."""
+        return max(16, min(1024, (ROUND_BYTES if self._in_span else FREE_BYTES) // self._bytes))
+
+    @property
+    def _bytes(self) -> int:
+        """What a head in training holds."""
+        size, model = self.training.makeup.size, self.model
+        first = model.hidden or model.outputs
+        numbers = (size + first) * model.width + 4 * first * (size + self._padding)
+        numbers += size * size if self._in_span else 2 * first * model.width
+        return numbers * self.features.element_size()
+
+    def _blocks(
+        self, members: Tensor, generator: torch.Generator, heads: int
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Features and initial weights of so many heads at a time."""
+        model, deviation = self.model, self.training.initial_deviation
+        outputs = model.hidden or model.outputs
+        for part in members.to(self.features.device).split(heads):
+            features = self.features.index_select(0, part.flatten()).view(*part.shape, model.width)
+            shape = (len(part), outputs, model.width)
+            yield features, drawn_normal(shape, deviation, features, generator)
+
+    def _train_into(self, rows: Tensor, sets: TrainingSets, generator: torch.Generator) -> None:
+        training, model = self.training, self.model
+        count, records = sets.members.shape
+        if self._in_span and training.private is None:
+            heads = max(8, BLOCK_BYTES // self._bytes)
+            first = Span(training, self._blocks(sets.members, generator, heads), self._padding)
+        else:
+            ((features, start),) = self._blocks(sets.members, generator, count)
+            if self._in_span:
+                first = PrivateSpan(training, features, start, generator, self._padding)
+            else:
+                first = FeatureLayer(training, features, start, generator)
+        steps = self._steps(sets.targets, generator)
+        if model.hidden is None:
+            train_linear(steps, first)
+            _finish_into(rows, first, model.outputs, model.width)
+            return
+        shape = (count, model.outputs, model.hidden)
+        outer = drawn_normal(shape, training.initial_deviation, self.features, generator)
+        second = FreeLayer(training, outer, records, generator)
+        train_hidden(steps, first, second)
+        rest = _finish_into(rows, first, model.hidden, model.width)
+        _finish_into(rest, second, model.outputs, model.hidden)
+
+    def _steps(self, targets: Tensor, generator: torch.Generator) -> HeadSteps:
+        training, features, count = self.training, self.features, len(targets)
+        targets = targets.to(features.device)
+        if bool((targets == targets[0]).all()):
+            targets = targets[:1]
+        taught = one_hot(targets, training.makeup.outputs, features.dtype)
+        weights = None
+        if training.class_weights is not None:
+            found = taught @ taught.new_tensor(training.class_weights)
+            weights = nn.functional.pad(found, (0, self._padding)).unsqueeze(1)
+        goals = (taught[..., 1:] if self.model.outputs == 1 else taught).mT
+        goals = nn.functional.pad(goals, (0, self._padding)).contiguous()
+        shares = drawn_shares(training, count, features, generator, padding=self._padding)
+        return HeadSteps(training, goals, weights, shares)
+
+
+def _finish_into(
+    rows: Tensor, layer: SpannedLayer | FreeLayer, outputs: int, inputs: int
+) -> Tensor:
+    """Write a layer's weights and biases to the start of every row; the rest of the rows."""
+    weights, biases, rest = rows.tensor_split([outputs * inputs, outputs * (inputs + 1)], 1)
+    layer.finish(weights.view(len(rows), outputs, inputs), biases)
+    return rest

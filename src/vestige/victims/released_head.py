@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from vestige.records import Records
 from vestige.simulation import Normalization, Simulator, cross_entropy, logistic
 from vestige.victims.client import client_batch
 from vestige.victims.description import describe_client
+from vestige.victims.head_dp_sgd import train_by_opacus, train_by_own_loop
 
 
 @dataclass(frozen=True)
@@ -23,12 +25,14 @@ class ReleasedHead:
 
     The released model of Maciazek and Allison, "Vulnerability of Transfer-Learned Neural Networks
     to Data Reconstruction Attacks in Small-Data Regime" (2025), Section 3. The loss is
-    cross-entropy, for a single logit the logistic one.
+    cross-entropy, for a single logit the logistic one. ``private_by`` says whose code runs DP-SGD
+    where the training is private.
     """
 
     model: HeadedModel
     training: HeadTraining
     normalization: Normalization | None = None
+    private_by: Literal["own loop", "opacus"] = "own loop"
 
     def __post_init__(self) -> None:
         if not isinstance(self.model, HeadedModel):
@@ -36,6 +40,10 @@ class ReleasedHead:
                 f"A {type(self.model).__name__} has no backbone and head that are told apart: "
                 "write HeadedModel(backbone, width, outputs)."
             )
+        if self.private_by not in ("own loop", "opacus"):
+            raise BadInput(f"DP-SGD runs by 'own loop' or 'opacus', not by {self.private_by!r}.")
+        if self.private_by == "opacus" and self.training.private is None:
+            raise BadInput("Opacus trains privately: give the training its DPSGD mechanism.")
         labels = self.training.makeup.outputs
         fits = (labels, 1) if labels == 2 else (labels,)
         if self.model.outputs not in fits:
@@ -81,15 +89,20 @@ class ReleasedHead:
         with torch.no_grad():
             features = simulator.model.features(inputs)
         head = simulator.model.head
+
+        def losses(of: nn.Module, members: Tensor) -> Tensor:
+            return weights[members] * simulator.loss(of(features[members]), taught[members])
+
         if training.private is not None:
-            _train_privately(head, simulator, features, taught, weights, generator)
+            opacus = self.private_by == "opacus"
+            train = train_by_opacus if opacus else train_by_own_loop
+            train(head, training, losses, generator=generator)
         else:
             order = torch.Generator().manual_seed(simulator.order or 0)
             optimizer = _optimizer(training, head)
             for members in training.batches(len(secret), order):
                 optimizer.zero_grad()
-                losses = simulator.loss(head(features[members]), taught[members])
-                (weights[members] * losses).mean().backward()
+                losses(head, members).mean().backward()
                 optimizer.step()
         return ModelRelease(
             {f"head.{name}": value.detach().clone() for name, value in head.named_parameters()}
@@ -97,7 +110,10 @@ class ReleasedHead:
 
     def describe(self) -> dict[str, str]:
         """Settings a reader needs to repeat it."""
-        return describe_client("ReleasedHead", self.simulator)
+        described = describe_client("ReleasedHead", self.simulator)
+        if self.private_by == "opacus":
+            described["DP-SGD"] = "by Opacus"
+        return described
 
 
 def _optimizer(training: HeadTraining, head: nn.Module) -> torch.optim.Optimizer:
@@ -107,36 +123,3 @@ def _optimizer(training: HeadTraining, head: nn.Module) -> torch.optim.Optimizer
     return torch.optim.SGD(
         head.parameters(), lr=rate, weight_decay=decay, momentum=training.momentum
     )
-
-
-def _train_privately(
-    head: nn.Module,
-    simulator: Simulator,
-    features: Tensor,
-    taught: Tensor,
-    weights: Tensor,
-    generator: torch.Generator,
-) -> None:
-    """DP-SGD by ordinary code: every record's own backward pass, clipped, summed, noised."""
-    training = simulator.head
-    assert training is not None
-    assert training.private is not None
-    private, parameters = training.private, list(head.parameters())
-    limit = private.clipping_norm
-    assert limit is not None
-    for _ in range(private.steps):
-        sampled = torch.rand(len(features), generator=generator) < private.sampling_rate
-        total = [torch.zeros_like(p) for p in parameters]
-        for member in torch.nonzero(sampled).flatten().tolist():
-            own = slice(member, member + 1)
-            loss = (weights[own] * simulator.loss(head(features[own]), taught[own])).sum()
-            slopes = torch.autograd.grad(loss, parameters)
-            norm = torch.stack([g.square().sum() for g in slopes]).sum().sqrt()
-            for sum_, slope in zip(total, slopes):
-                sum_ += slope * (limit / norm.clamp_min(limit))
-        expected = private.sampling_rate * len(features)
-        with torch.no_grad():
-            for parameter, sum_ in zip(parameters, total):
-                noise = torch.randn(sum_.shape, generator=generator).to(sum_)
-                step = (sum_ + private.noise_multiplier * limit * noise) / expected
-                parameter.mul_(training.decay).sub_(training.learning_rate * step)

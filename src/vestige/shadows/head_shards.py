@@ -1,0 +1,125 @@
+"""Shadow heads by the million: trained when they are asked for, or kept as shards in a folder.
+
+A shard is a number of heads that depends on nothing but its factory, the seed and its own number,
+so shards can be made in any order, and made again. In a folder they are safetensors files, each
+written whole or not at all and named after the hash of what decides its content: a killed run goes
+on where it stopped. One process at a time writes to a folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import torch
+
+from vestige import progress
+from vestige.errors import BadInput, Conflict
+from vestige.files import explained, read_safetensors, sweep, tensor_bytes, write_atomically
+from vestige.shadows.heads import HeadFactory, ShadowHeads
+from vestige.streams import stream
+from vestige.training_sets import TrainingSets
+
+_NAME = re.compile(r"heads-(?P<family>[0-9a-f]{16})-(?P<number>[0-9]{6,})\.safetensors")
+
+
+@dataclass(frozen=True)
+class HeadShards:
+    """Heads of one factory and seed in shards of ``heads`` each.
+
+    Without a ``folder`` every shard is trained when it is asked for and kept by nobody. At any time
+    one shard is in memory.
+    """
+
+    factory: HeadFactory
+    seed: int
+    heads: int = 2048
+    folder: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.heads < 1:
+            raise BadInput("A shard holds at least one head.")
+        if self.folder is None or not self.folder.is_dir():
+            return
+        for found in self.folder.iterdir():
+            name = _NAME.fullmatch(found.name)
+            if name is not None and name["family"] != self._family:
+                raise Conflict(
+                    f"{self.folder} holds heads of another training, other records, another seed "
+                    "or another size of shards: name another folder."
+                )
+        sweep(self.folder)
+
+    @cached_property
+    def _family(self) -> str:
+        said = f"{self.factory.fingerprint} {self.seed} {self.heads}"
+        return hashlib.sha256(said.encode()).hexdigest()[:16]
+
+    def shard(self, number: int) -> ShadowHeads:
+        """The shard of this number: read from the folder, or trained and kept there."""
+        if number < 0:
+            raise BadInput(f"Shards are counted from 0, there is none of number {number}.")
+        if self.folder is None:
+            return self._trained(number)
+        path = self.folder / f"heads-{self._family}-{number:06}.safetensors"
+        if path.is_file():
+            return self._read(path, number)
+        found = self._trained(number)
+        tensors = {
+            "weights": found.weights,
+            "members": found.sets.members,
+            "targets": found.sets.targets,
+        }
+        with explained(path, kept="finished shards are kept"):
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_atomically(path, tensor_bytes(tensors, self._said(number)))
+        return found
+
+    def stream(self, count: int, first: int = 0) -> Iterator[ShadowHeads]:
+        """``count`` heads, shard after shard from number ``first`` on; the last may be cut."""
+        left, number = count, first
+        while left > 0:
+            found = self.shard(number)
+            if len(found) > left:
+                sets = TrainingSets(found.sets.members[:left], found.sets.targets[:left])
+                found = ShadowHeads(found.weights[:left], sets)
+            left -= len(found)
+            progress.report(count - left, count)
+            yield found
+            number += 1
+
+    def _trained(self, number: int) -> ShadowHeads:
+        generator = stream(self.seed, "shadow heads", number)
+        return self.factory.draw(self.heads, generator=generator)
+
+    def _said(self, number: int) -> dict[str, str]:
+        return {
+            "factory": self.factory.fingerprint,
+            "seed": str(self.seed),
+            "heads": str(self.heads),
+            "number": str(number),
+        }
+
+    def _read(self, path: Path, number: int) -> ShadowHeads:
+        tensors, said = read_safetensors(path)
+        size = self.factory.training.makeup.size
+        shapes = {
+            "weights": (self.heads, self.factory.size),
+            "members": (self.heads, size),
+            "targets": (self.heads, size),
+        }
+        fits = {name: tuple(tensor.shape) for name, tensor in tensors.items()} == shapes
+        if (
+            not fits
+            or said != self._said(number)
+            or tensors["weights"].dtype != self.factory.features.dtype
+            or any(tensors[name].dtype != torch.int64 for name in ("members", "targets"))
+        ):
+            raise Conflict(
+                f"{path} is not the shard that its name says: delete it, and it is made again."
+            )
+        return ShadowHeads(tensors["weights"], TrainingSets(tensors["members"], tensors["targets"]))
