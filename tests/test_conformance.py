@@ -12,6 +12,7 @@ from vestige import (
     ClosedForm,
     FeatureInversion,
     Guess,
+    HeadReconstructor,
     HonestServer,
     InformedAdversary,
     InvertingGradients,
@@ -20,6 +21,7 @@ from vestige import (
     PriorMatching,
     ReconstructorNetwork,
     SharedGradient,
+    WeakAdversary,
     run,
 )
 from vestige import attacks as attack_room
@@ -39,11 +41,14 @@ from vestige.record import VerdictKind
 from vestige.streams import stream
 from vestige.victims import FederatedUpdate
 from worlds import (
+    CLASSES,
     LabelOnly,
     NullModel,
     NullVictim,
     convex_model,
     draws,
+    head_audit,
+    head_world,
     linear_network,
     model_audit,
     private_audit,
@@ -59,7 +64,8 @@ NULL_AUDITS = 200
 
 SEARCH = [cls for cls in REAL if "iterations" in {f.name for f in dataclasses.fields(cls)}]
 UNROLL = [c for c in SEARCH if c is not FeatureInversion and UpdateRelease in c.reads]
-MODEL = [cls for cls in ATTACKS if GradientRelease not in cls.reads]
+HEADS = [HeadReconstructor]
+MODEL = [cls for cls in ATTACKS if GradientRelease not in cls.reads and cls not in HEADS]
 CONVEX = [ClosedForm]
 PRIVATE = [PriorMatching]
 
@@ -73,6 +79,8 @@ def model_victim(cls):
 
 def solvable(cls, attack):
     """An audit of the release that the attack reads."""
+    if cls in HEADS:
+        return head_audit([attack])
     if cls in PRIVATE:
         return private_audit([attack])
     if cls in MODEL:
@@ -82,6 +90,9 @@ def solvable(cls, attack):
 
 def null(cls, attack, seed):
     """An audit in which the release says nothing about the secret."""
+    if cls in HEADS:
+        victim, parts = head_world(seed)
+        return head_audit([attack], seed=seed, victim=NullModel(seed, victim, parts.held_out))
     if cls in PRIVATE:
         return private_audit([attack], seed=seed, victim=NullModel(seed, model_victim(cls)))
     if cls in MODEL:
@@ -93,6 +104,8 @@ def thorough(cls):
     """The attack with enough iterations for a small world."""
     if cls is ReconstructorNetwork:
         return cls(shadows=200, epochs=40, hidden=(64,))
+    if cls is HeadReconstructor:
+        return cls(size=8, steps=150, learning_rate=1e-3, validation=0.2)
     return cls(iterations=150) if cls in SEARCH else cls()
 
 
@@ -100,12 +113,22 @@ def quick(cls, **changes):
     """The attack with few iterations: enough for form, too few for quality."""
     if cls is ReconstructorNetwork:
         return cls(shadows=8, epochs=1, hidden=(8,), validation=0.25)
+    if cls is HeadReconstructor:
+        return cls(size=2, steps=3, batch_size=8, statistics=20)
     fields = {f.name for f in dataclasses.fields(cls)}
     return cls(**{"iterations": 3, **changes}) if "iterations" in fields else cls()
 
 
 def observe(cls, batch_size, seed=8, **told):
     """What an attack knows and sees of one release; of a trained model one record is unknown."""
+    if cls in HEADS:
+        victim, parts = head_world()
+        secret = parts.train[
+            [int((parts.train.y == label).nonzero()[seed]) for label in range(CLASSES)]
+        ]
+        release = victim.release(secret, generator=stream(0, "victim"))
+        threat = WeakAdversary()
+        return threat.public(victim, parts.prior), threat.observe(Run(secret, release))
     if cls in MODEL:
         victim, threat, batch_size = model_victim(cls), InformedAdversary(), 1
     else:
@@ -274,12 +297,16 @@ def test_accepts_a_saved_observation(cls, tmp_path):
     reconstruct = quick(cls).prepare(public, generator=stream(1, "prepare"))
     found = [reconstruct(o, stream(1, "attacker")).candidates for o in (observation, loaded)]
     assert torch.equal(*found)
-    assert found[0].shape[1:] == (1, 4, 4)
+    assert found[0].shape[1:] == public.space.shape
 
 
 @pytest.mark.parametrize("cls", ATTACKS)
 @pytest.mark.parametrize("batch_size", [1, 3])
 def test_returns_a_candidate_for_each_record(cls, batch_size):
+    if cls in HEADS and batch_size != CLASSES:
+        with pytest.raises(VestigeError, match=f"batch_size={CLASSES}"):
+            dataclasses.replace(solvable(cls, quick(cls)), batch_size=batch_size)
+        return
     if cls in MODEL and batch_size > 1:
         with pytest.raises(VestigeError, match="batch_size at 1"):
             dataclasses.replace(solvable(cls, quick(cls)), batch_size=batch_size)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 import torch
 from torch import nn
 
 from vestige import (
     Audit,
+    ClassCounts,
     ConvexFit,
+    HeadedModel,
+    HeadTraining,
     ImageSpace,
     InformedAdversary,
     LocalTraining,
@@ -17,8 +21,11 @@ from vestige import (
     PrivateTraining,
     Records,
     ReleasedConvexModel,
+    ReleasedHead,
     ReleasedNetwork,
     SharedGradient,
+    WeakAdversary,
+    datasets,
     networks,
 )
 from vestige.bounds import DPSGD
@@ -28,6 +35,7 @@ from vestige.observations import (
     Release,
     Victim,
 )
+from vestige.records import Splits
 from vestige.simulation import Simulator
 
 CLASSES = 3
@@ -103,9 +111,33 @@ def private_audit(attacks, *, seed: int = 0, **changes) -> Audit:
     return model_audit(attacks, seed=seed, **{**settings, **changes})
 
 
-def other_records(secret: Records, seed: int, generator: torch.Generator) -> Records:
+@cache
+def head_world(seed: int = 0) -> tuple[ReleasedHead, Splits]:
+    """A linear head on a fixed random layer, trained on one bundled digit of each of 3 classes."""
+    digits = datasets.load("digits")
+    digits = digits[digits.y < CLASSES]
+    assert isinstance(digits.space, ImageSpace)
+    space = replace(digits.space, class_names=digits.space.class_names[:CLASSES])
+    digits = Records(digits.x, digits.y, space)
+    backbone = sequential(nn.Flatten, lambda: nn.Linear(64, 64), nn.ReLU).eval()
+    training = HeadTraining(ClassCounts.balanced(CLASSES, CLASSES), epochs=12, learning_rate=0.3)
+    victim = ReleasedHead(HeadedModel(backbone, 64, CLASSES), training)
+    return victim, digits.split(seed=seed, train=0.25, held_out=0.1, prior=0.65)
+
+
+def head_audit(attacks, *, seed: int = 0, **changes) -> Audit:
+    """The small audit of a published head, against a weak adversary."""
+    victim, parts = head_world(seed)
+    settings = {"victim": victim, "secrets": parts.train, "prior": parts.prior}
+    settings |= {"threat": WeakAdversary(), "batch_size": CLASSES}
+    return small_audit(attacks, seed=seed, **{**settings, **changes})
+
+
+def other_records(
+    secret: Records, seed: int, generator: torch.Generator, pool: Records | None = None
+) -> Records:
     """Other records with the labels of a secret."""
-    others = draws(60, 3000 + seed)
+    others = draws(60, 3000 + seed) if pool is None else pool
     chosen = []
     for label in secret.y.tolist():
         same = torch.nonzero(others.y == label).flatten()
@@ -115,10 +147,11 @@ def other_records(secret: Records, seed: int, generator: torch.Generator) -> Rec
 
 @dataclass(frozen=True)
 class NullModel:
-    """Releases a model, or a training, of another record with the same label."""
+    """Releases a model, or a training, of other records with the same labels."""
 
     seed: int
     victim: Victim
+    pool: Records | None = None
 
     @property
     def releases(self) -> type[Release]:
@@ -129,7 +162,7 @@ class NullModel:
         return self.victim.simulator
 
     def release(self, secret: Records, *, generator: torch.Generator) -> Release:
-        others = other_records(secret, self.seed, generator)
+        others = other_records(secret, self.seed, generator, self.pool)
         return self.victim.release(others, generator=generator)
 
     def describe(self) -> dict[str, str]:

@@ -1,0 +1,181 @@
+"""Training of a reconstructor on a stream of shadow heads, which can be stopped and resumed."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from vestige import progress
+from vestige.attacks.drawing_goals import goal_losses, perceptual_losses, softmin
+from vestige.attacks.head_reader import drawings, network_inputs, to_records
+from vestige.attacks.head_validation import HeldBackHeads, true_positive_rate
+from vestige.attacks.shadow_stream import ShadowBatch, ShadowStream
+from vestige.files import explained, read_safetensors, tensor_bytes, write_atomically
+from vestige.shadows.standardization import Standardization
+
+if TYPE_CHECKING:
+    from vestige.attacks.head_reconstructor import HeadReconstructor
+
+
+@dataclass
+class Standing:
+    """How far training has come; ``unimproved`` counts validations since the best one."""
+
+    step: int = 0
+    best_rate: float = -1.0
+    best_loss: float = math.inf
+    best_step: int = 0
+    unimproved: int = 0
+    finished: bool = False
+
+
+class ReaderTraining:
+    """Trains a network to draw the records behind heads, and keeps its best state.
+
+    The best validation has the highest true positive rate, and among equal ones the lowest loss.
+    Every batch is a function of its step, so a checkpoint holds no generator, and what is resumed
+    ends as what was never stopped.
+    """
+
+    def __init__(
+        self,
+        settings: HeadReconstructor,
+        network: nn.Module,
+        shadows: ShadowStream,
+        standardization: Standardization,
+        images: Tensor,
+        held: HeldBackHeads,
+        checkpoint: Path | None = None,
+    ) -> None:
+        self.settings, self.network, self.shadows = settings, network, shadows
+        self.standardization, self.images, self.held = standardization, images, held
+        self.checkpoint, self.standing = checkpoint, Standing()
+        self.device = next(network.parameters()).device
+        self.classes = len(shadows.goals.classes)
+        self._held_rows = standardization(held.weights)
+        self._optimizer = torch.optim.Adam(network.parameters(), lr=settings.learning_rate)
+        self._average = None if settings.average is None else _copied(network)
+        self._best = _copied(network)
+
+    def run(self) -> Standing:
+        """Train to the end, from the checkpoint if there is one; the network is then the best."""
+        settings, standing = self.settings, self.standing
+        if self.checkpoint is not None and self.checkpoint.is_file():
+            self._resume(self.checkpoint)
+        elif settings.sketch:
+            self._validate()  # training need not make a sketch better
+        if not standing.finished and standing.step < settings.steps:
+            for batch in self.shadows.batches(standing.step):
+                self._learn(batch)
+                standing.step += 1
+                told = standing.best_loss if math.isfinite(standing.best_loss) else None
+                stop = progress.report(standing.step, settings.steps, told)
+                last = standing.step == settings.steps
+                if stop or last or standing.step % settings.validation_interval == 0:
+                    self._validate()
+                    standing.finished = last or standing.unimproved >= settings.patience
+                    # Stopped in between, a run would be validated where an unstopped one is not.
+                    if self.checkpoint is not None and (standing.finished or not stop):
+                        self._save(self.checkpoint)
+                    if stop or standing.finished:
+                        break
+        self.network.load_state_dict(self._best)
+        self.network.eval()
+        return standing
+
+    def _learn(self, batch: ShadowBatch) -> None:
+        """One step of Adam."""
+        rows = network_inputs(self.standardization(batch.weights), batch.drawing, self.classes)
+        self.network.train()
+        with torch.enable_grad():
+            drawn = self.network(rows.to(self.device))
+            loss = self._loss(drawn, batch.goals, self.images).mean()
+            self._optimizer.zero_grad()
+            loss.backward()
+        self._optimizer.step()
+        if self._average is not None:
+            assert self.settings.average is not None
+            # Early on the average is over the steps so far, not over the untrained network.
+            kept = min(self.settings.average, (1 + self.standing.step) / (10 + self.standing.step))
+            for name, value in self.network.state_dict().items():
+                if value.is_floating_point():
+                    self._average[name].lerp_(value, 1 - kept)
+
+    def _loss(self, drawn: Tensor, members: Tensor, images: Tensor) -> Tensor:
+        """Softmin loss (n,) of drawings against their goals (n, most) among images in [−1, 1]."""
+        goals = images[members.clamp_min(0)].to(self.device)
+        losses = goal_losses(drawn, goals)
+        if self.settings.perceptual is not None:
+            losses = losses + self.settings.perceptual_weight * perceptual_losses(
+                self.settings.perceptual, to_records(drawn), to_records(goals)
+            )
+        return softmin(losses, members.to(self.device) >= 0, self.settings.sharpness)
+
+    def _validate(self) -> None:
+        """Measure the network on the held-back heads and keep it if it is the best so far."""
+        standing, trained = self.standing, _copied(self.network)
+        if self._average is not None:
+            self.network.load_state_dict(self._average)
+        drawn = drawings(self.network, self._held_rows, self.classes)
+        true, false = self.held.true_and_false(drawn)
+        rate = true_positive_rate(true, false, self.settings.false_positive_rate)
+        with torch.no_grad():
+            flat, members = drawn.flatten(0, 1), self.held.goals.flatten(0, 1)
+            parts = [
+                self._loss(some.to(self.device), wanted, self.held.images)
+                for some, wanted in zip(flat.split(256), members.split(256))
+            ]
+        loss = float(torch.cat(parts).mean())
+        standing.unimproved += 1
+        if (rate, -loss) > (standing.best_rate, -standing.best_loss):
+            standing.best_rate, standing.best_loss = rate, loss
+            standing.best_step, standing.unimproved = standing.step, 0
+            self._best = _copied(self.network)
+        self.network.load_state_dict(trained)
+
+    def _save(self, path: Path) -> None:
+        """Write all that the next step depends on, whole or not at all."""
+        tensors = _prefixed("network", self.network.state_dict()) | _prefixed("best", self._best)
+        tensors |= _prefixed("average", self._average or {})
+        for number, parameter in enumerate(self.network.parameters()):
+            tensors |= _prefixed(f"adam/{number}", self._optimizer.state[parameter])
+        said = {"standing": json.dumps(asdict(self.standing))}
+        with explained(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, tensor_bytes(tensors, said))
+
+    def _resume(self, path: Path) -> None:
+        """Take up the state of a checkpoint; its name says that it belongs to this training."""
+        tensors, said = read_safetensors(path)
+        self.standing.__dict__.update(json.loads(said["standing"]))
+        self.network.load_state_dict(_under("network", tensors))
+        self._best = {n: v.to(self.device) for n, v in _under("best", tensors).items()}
+        if self._average is not None:
+            average = _under("average", tensors)
+            self._average = {n: v.to(self.device) for n, v in average.items()}
+        for number, parameter in enumerate(self.network.parameters()):
+            state = _under(f"adam/{number}", tensors)
+            # Adam counts its steps on the CPU, whatever device its moments are on.
+            self._optimizer.state[parameter] = {
+                name: value if name == "step" else torch.empty_like(parameter).copy_(value)
+                for name, value in state.items()
+            }
+
+
+def _copied(network: nn.Module) -> dict[str, Tensor]:
+    return {name: value.detach().clone() for name, value in network.state_dict().items()}
+
+
+def _prefixed(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{prefix}/{name}": value for name, value in tensors.items()}
+
+
+def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    start = f"{prefix}/"
+    return {n.removeprefix(start): v for n, v in tensors.items() if n.startswith(start)}
