@@ -22,6 +22,7 @@ _HOME = {
     "FeatureInversion": "attacks",
     "FederatedUpdate": "victims",
     "Guess": "attacks",
+    "HeadStudy": "head_study",
     "HeadTraining": "heads",
     "HeadedModel": "heads",
     "HonestServer": "threats",
@@ -56,9 +57,11 @@ _HOME = {
     "GradientRelease": "observations",
     "GradientSequenceRelease": "observations",
     "load": "datasets",
+    "measure_heads": "measured_heads",
     "missing_record": "fitted_classifiers",
     "render": "report",
     "run": "audit",
+    "study_heads": "head_studies",
     "trained": "victims",
 }
 
@@ -78,6 +81,7 @@ __all__ = [
     "GradientRelease",
     "GradientSequenceRelease",
     "Guess",
+    "HeadStudy",
     "HeadTraining",
     "HeadedModel",
     "Hints",
@@ -112,11 +116,13 @@ __all__ = [
     "distances",
     "invert",
     "load",
+    "measure_heads",
     "missing_record",
     "networks",
     "render",
     "run",
     "save_page",
+    "study_heads",
     "trained",
 ]
 
@@ -151,8 +157,11 @@ if TYPE_CHECKING:
     from vestige.errors import BadInput, VestigeError
     from vestige.exclusivity import Stage
     from vestige.fitted_classifiers import missing_record
+    from vestige.head_studies import study_heads
+    from vestige.head_study import HeadStudy
     from vestige.heads import HeadedModel, HeadTraining
     from vestige.inversion import invert
+    from vestige.measured_heads import measure_heads
     from vestige.observations import (
         GradientRelease,
         GradientSequenceRelease,
