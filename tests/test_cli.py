@@ -14,8 +14,9 @@ import torch
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
+from head_worlds import LeastSquares
 from test_store import contents
-from vestige import HonestServer, SharedGradient
+from vestige import HeadStudy, HonestServer, SharedGradient
 from vestige import attacks as attack_room
 from vestige.archive import save_observation
 from vestige.cli import app, main
@@ -144,6 +145,21 @@ def test_demo(vestige, monkeypatch):
     assert "<html" in Path("demo/page.html").read_text()
     again = vestige("demo", "--trials", "2")
     assert again[:2] == (code, out)
+
+
+def test_demo_of_a_head(vestige, monkeypatch):
+    monkeypatch.setattr("vestige.demonstration.demonstration_attack", lambda: LeastSquares(60))
+    monkeypatch.setattr("vestige.demonstration.HEADS", 12)
+    code, out, err = vestige("demo", "--head", "--trials", "2", "--redact")
+    assert code == 0, err
+    assert "Study of many heads: demo/heads.html" in out
+    assert out.endswith("Page: demo/page.html\n")
+    study = HeadStudy.model_validate_json(Path("demo/heads.json").read_text())
+    assert study.rates.heads == 12
+    assert Path("demo/heads.json").stat().st_mode & 0o077 == 0
+    for name in ("heads", "page"):
+        assert "data:image" not in Path(f"demo/{name}.html").read_text()
+    assert vestige("demo", "--head", "--trials", "2", "--redact")[:2] == (code, out)
 
 
 def test_the_real_demo_starts(vestige):

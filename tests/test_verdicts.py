@@ -92,6 +92,8 @@ def test_demonstrated_at_a_low_rate():
 def test_demonstrated_in_a_batch():
     headline = judge(record(attack("A", ranks(40, 40)), batch_size=8)).verdict.headline
     assert headline == "The training server can redraw a face behind a shared gradient of 8."
+    trained = record(attack("A", ranks(40, 40)), batch_size=8, release="a trained model")
+    assert judge(trained).verdict.headline.endswith("behind a model trained on 8 records.")
 
 
 def test_not_demonstrated():

@@ -24,6 +24,7 @@ _HOME = {
     "FederatedUpdate": "victims",
     "Guess": "attacks",
     "HeadReconstructor": "attacks",
+    "HeadStudy": "head_study",
     "HeadTraining": "heads",
     "HeadedModel": "heads",
     "HonestServer": "threats",
@@ -58,9 +59,11 @@ _HOME = {
     "GradientRelease": "observations",
     "GradientSequenceRelease": "observations",
     "load": "datasets",
+    "measure_heads": "measured_heads",
     "missing_record": "fitted_classifiers",
     "render": "report",
     "run": "audit",
+    "study_heads": "head_studies",
     "trained": "victims",
 }
 
@@ -82,6 +85,7 @@ __all__ = [
     "GradientSequenceRelease",
     "Guess",
     "HeadReconstructor",
+    "HeadStudy",
     "HeadTraining",
     "HeadedModel",
     "Hints",
@@ -116,11 +120,13 @@ __all__ = [
     "distances",
     "invert",
     "load",
+    "measure_heads",
     "missing_record",
     "networks",
     "render",
     "run",
     "save_page",
+    "study_heads",
     "trained",
 ]
 
@@ -156,8 +162,11 @@ if TYPE_CHECKING:
     from vestige.errors import BadInput, VestigeError
     from vestige.exclusivity import Stage
     from vestige.fitted_classifiers import missing_record
+    from vestige.head_studies import study_heads
+    from vestige.head_study import HeadStudy
     from vestige.heads import HeadedModel, HeadTraining
     from vestige.inversion import invert
+    from vestige.measured_heads import measure_heads
     from vestige.observations import (
         GradientRelease,
         GradientSequenceRelease,

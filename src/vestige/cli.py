@@ -75,13 +75,20 @@ def demo(
     seed: int = 0,
     threads: Threads = 1,
     redact: Redact = False,
+    head: Annotated[
+        bool, typer.Option("--head", help="Bundled digits behind a published head instead.")
+    ] = False,
 ) -> None:
     """Audit bundled faces: what does a server see in one shared gradient?"""
-    from vestige.demonstration import demonstration
-    from vestige.terminal import run_and_render, torch_threads
+    from vestige.demonstration import demonstration, head_demonstration, head_demonstration_study
+    from vestige.terminal import keep_study, run_and_render, torch_threads
 
     with torch_threads(threads):
-        record, page = run_and_render(demonstration(), trials, seed, out, redact=redact)
+        audit = head_demonstration() if head else demonstration()
+        record, page = run_and_render(audit, trials, seed, out, redact=redact)
+        if head:
+            study_page = keep_study(head_demonstration_study(seed), out, redact=redact)
+            typer.echo(f"Study of many heads: {study_page}")
     _finish(record, page)
 
 

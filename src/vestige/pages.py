@@ -7,8 +7,10 @@ from pathlib import Path
 
 from vestige.errors import NotFound
 from vestige.files import explained, write_atomically
+from vestige.head_study import HeadStudy
 from vestige.record import Record
 from vestige.report import render
+from vestige.report.head_study import render_head_study
 from vestige.store import RunDirectory, load_record
 from vestige.verdicts import judge
 
@@ -31,9 +33,12 @@ def render_again(path: Path, out: Path | None, *, redact: bool = False) -> tuple
     return record, page
 
 
-def save_page(record: Record, path: str | Path, *, redact: bool = False) -> None:
-    """Render a Record and write its page, readable by its owner alone: it holds secrets."""
-    write_page(Path(path), render(record, redact=redact))
+def save_page(record: Record | HeadStudy, path: str | Path, *, redact: bool = False) -> None:
+    """Render a Record or a study and write its page, readable by its owner alone."""
+    if isinstance(record, HeadStudy):
+        write_page(Path(path), render_head_study(record, redact=redact))
+    else:
+        write_page(Path(path), render(record, redact=redact))
 
 
 def write_page(path: Path, page: str) -> None:

@@ -84,7 +84,7 @@ def _check_makeup(audit: Audit) -> None:
     if not isinstance(makeup, ClassCounts):
         raise BadInput(
             "An audit draws decoys of the secret's class, which one class against the rest does "
-            "not give: measure such heads with vestige.reconstruction_rates."
+            "not give: measure such heads with vestige.measure_heads."
         )
     if audit.batch_size != makeup.size:
         raise BadInput(

@@ -24,9 +24,10 @@ from vestige.audit import Audit, run
 from vestige.capture import Capture
 from vestige.errors import Conflict, Interrupted, NotFound
 from vestige.files import explained, write_atomically
+from vestige.head_study import HeadStudy
 from vestige.inversion import invert
 from vestige.observations import Attack
-from vestige.pages import write_page
+from vestige.pages import save_page, write_page
 from vestige.record import Record
 from vestige.report import render
 from vestige.store import RunDirectory, record_bytes
@@ -45,6 +46,15 @@ def run_and_render(
         raise Interrupted(
             "Stopped; finished trials are kept, and the same command goes on from there."
         ) from stopped
+
+
+def keep_study(study: HeadStudy, folder: Path, *, redact: bool = False) -> Path:
+    """Write a study of heads and its page into a folder; say where the page is."""
+    with explained(folder):
+        write_atomically(folder / "heads.json", study.model_dump_json(indent=1).encode())
+    page = folder / "heads.html"
+    save_page(study, page, redact=redact)
+    return page
 
 
 def invert_and_render(

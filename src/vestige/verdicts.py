@@ -236,6 +236,8 @@ def _demonstrated_headline(record: Record, best: AttackRecord) -> str:
     who, lower = f"The {record.threat.attacker}", best.rate.lower
     noun, batch = record.space.noun, record.batch_size
     shared = record.release if batch == 1 else f"{record.release} of {batch}"
+    if batch > 1 and record.release == "a trained model":
+        shared = f"a model trained on {batch} records"
     if not _resembles(record, best):
         return f"{who} can tell which {noun} is behind {shared}, without drawing it."
     if lower < 0.1:

@@ -13,9 +13,11 @@ import pytest
 from vestige import PriorMatching, Record, numbers, run
 from vestige.bounds import DPSGD
 from vestige.report import render
+from vestige.report.head_study import render_head_study
 from worlds import private_audit, private_training
 
 from .states import STATES
+from .studies import STUDIES
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -68,6 +70,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / f"{name}.html").write_text(render(build()), encoding="utf-8")
         redacted = render(build(), redact=True)
         (folder / f"{name}-redacted.html").write_text(redacted, encoding="utf-8")
+    for name, study in STUDIES.items():
+        (folder / f"{name}.html").write_text(render_head_study(study()), encoding="utf-8")
     return folder
 
 
@@ -103,10 +107,10 @@ def opened(browser: playwright.Browser, pages: Path) -> Iterator[Opened]:
     assert all(url.startswith(("file:", "data:")) for url in opener.requests)
 
 
-@pytest.mark.parametrize("name", [*STATES, "demonstrated-redacted", "features-redacted"])
+@pytest.mark.parametrize("name", [*STATES, "demonstrated-redacted", "features-redacted", *STUDIES])
 def test_no_state_scrolls_sideways_or_complains(opened: Opened, name: str) -> None:
     page = opened(name)
-    for width in (1280, 1024, 768, 390, 360):
+    for width in (1280, 1024, 768, 390, 380, 360):
         page.set_viewport_size({"width": width, "height": 800})
         assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert len([url for url in opened.requests if url.startswith("file:")]) == 1
@@ -168,7 +172,10 @@ def test_the_theme_button_overrides_the_system(opened: Opened) -> None:
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize(
     "name",
-    ["claim_refuted", "invalid", "features", "demonstrated-redacted", "captured", "exclusivity"],
+    [
+        *("claim_refuted", "invalid", "features", "demonstrated-redacted", "captured"),
+        *("exclusivity", "heads", "heads-redacted"),
+    ],
 )
 def test_text_contrast(opened: Opened, name: str, theme: str) -> None:
     ratio, text = opened(name, theme=theme).evaluate(CONTRAST)
@@ -199,7 +206,9 @@ def test_accessibility_tree(opened: Opened) -> None:
     assert re.search(r'region "Rates by attack', tree)
 
 
-@pytest.mark.parametrize("name", ["demonstrated", "features", "batches", "invalid", "exclusivity"])
+@pytest.mark.parametrize(
+    "name", ["demonstrated", "features", "batches", "invalid", "exclusivity", "heads"]
+)
 def test_paper(opened: Opened, name: str) -> None:
     page = opened(name, theme="dark")
     document = page.pdf(prefer_css_page_size=True)
@@ -264,3 +273,28 @@ def test_without_script_the_numbers_are_there(browser: playwright.Browser, pages
     assert not page.locator("#roc-in").is_visible()
     assert not page.locator("#theme").is_visible()
     context.close()
+
+
+def test_a_head_study_shows_every_class_on_the_first_screen(opened: Opened) -> None:
+    page = opened("heads")
+    for selector in ("h1", ".lede", ".arrays", ".threat", ".card .trio", ".card .outcome"):
+        for box in page.locator(selector).all():
+            place = box.bounding_box()
+            assert place is not None
+            assert place["y"] + place["height"] <= 900, selector
+    assert page.locator(".card").count() == 10
+    for width in (1280, 380):
+        page.set_viewport_size({"width": width, "height": 800})
+        box = page.locator(".card img.pic").first.bounding_box()
+        assert box is not None
+        assert box["width"] % 8 == 0
+
+
+def test_a_head_study_is_readable_without_eyes(opened: Opened) -> None:
+    tree = opened("heads").locator("body").aria_snapshot()
+    assert len(re.findall(r"- heading .* \[level=1\]", tree)) == 1
+    assert 'heading "What does noise cost, and what does it buy?" [level=2]' in tree
+    assert 'img "Original of class 3"' in tree
+    assert re.search(r'img "ROC on a logarithmic axis, four curves', tree)
+    assert re.search(r'rowheader "Ceiling, pooled', tree)
+    assert 'region "One image at every strength of noise"' in tree

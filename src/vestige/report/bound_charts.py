@@ -72,8 +72,8 @@ def prior_chart(curve: Allowance, asked: Allowance, *, label: str) -> Markup:
         for k, g in zip(asked.prior_success, asked.success)
     )
     ruled_out = line([*tight, (RIGHT, TOP), (MARGIN, TOP)])
-    return _framed(
-        f'<path class="f-bound-wash" d="{ruled_out}Z"/>{_rows(y)}{_columns(x)}'
+    return framed(
+        f'<path class="f-bound-wash" d="{ruled_out}Z"/>{_rows(y)}{columns(x)}'
         f'<path class="l-chance" d="{line([(MARGIN, BOTTOM), (RIGHT, TOP)])}"/>{others}'
         f'<path class="l-bound" d="{line(tight)}"/>{points}'
         f'<text class="halo-wash" x="{MARGIN + 10}" y="{TOP + 20}">ruled out</text>'
@@ -115,7 +115,7 @@ def strength_chart(strengths: Strengths, *, target: float | None, label: str) ->
             f"asked for: {numbers.share(target)}</text>"
         )
     ruled_out = line([*course, (RIGHT - 8, TOP), (MARGIN, TOP)])
-    return _framed(
+    return framed(
         f'<path class="f-bound-wash" d="{ruled_out}Z"/>{_rows(y)}{ticks}{second}'
         f'<path class="axis" d="M{MARGIN} {BOTTOM}H{RIGHT}"/>'
         f'<path class="l-chance" d="M{MARGIN} {y(kappa):.1f}H{RIGHT}"/>'
@@ -140,8 +140,9 @@ def _rows(y: LogScale) -> str:
     )
 
 
-def _columns(x: LogScale) -> str:
-    return f'<path class="axis" d="M{MARGIN} {BOTTOM}H{RIGHT}"/>' + "".join(
+def columns(x: LogScale) -> str:
+    """The axis below a chart, with its ticks as shares."""
+    return f'<path class="axis" d="M{x.start} {BOTTOM}H{x.end}"/>' + "".join(
         f'<path class="axis" d="M{x(v):.1f} {BOTTOM}v5"/><text class="t-muted" '
         f'x="{x(v):.1f}" y="306" text-anchor="middle">{_power(v)}</text>'
         for v in x.ticks()
@@ -155,7 +156,8 @@ def _power(value: float) -> str:
     return numbers.quantity(value).removeprefix("1.0 × ")
 
 
-def _framed(drawn: str, label: str) -> Markup:
+def framed(drawn: str, label: str) -> Markup:
+    """A drawing as a chart, with its finding as label."""
     return Markup(
         f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
         f'aria-label="{escape(label)}">{drawn}</svg>'

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vestige import numbers
+from vestige.head_study import HeadStudy
 from vestige.record import (
     AttackRecord,
     Candidate,
@@ -208,7 +209,7 @@ def frames(record: Record, exhibit: Exhibit, name: str) -> tuple[Frame, ...]:
     )
 
 
-def frame(record: Record, role: str, picture: Picture | None, alt: str) -> Frame:
+def frame(record: Record | HeadStudy, role: str, picture: Picture | None, alt: str) -> Frame:
     """Return a picture, or a box that says it is withheld or missing."""
     leak = role == "Reconstruction"
     if picture is not None:

@@ -31,6 +31,8 @@ class Scale:
     small: int
     print: float
     thumbnail: int
+    card: int
+    small_card: int
 
     @classmethod
     def of(cls, shape: Sequence[int]) -> Scale:
@@ -46,6 +48,8 @@ class Scale:
             small=max(1, 92 // side),
             print=round(min(114 // side or 1, 68 / side), 3),
             thumbnail=max(1, 56 // side),
+            card=max(1, 64 // side),
+            small_card=max(1, 48 // side),
         )
 
     def css(self) -> str:
@@ -53,7 +57,8 @@ class Scale:
         return (
             f":root{{--w:{self.width};--h:{self.height};--px-normal:{self.normal};"
             f"--px-wide:{self.wide};--px-small:{self.small};--px-print:{self.print};"
-            f"--px-thumbnail:{self.thumbnail}}}"
+            f"--px-thumbnail:{self.thumbnail};--px-card:{self.card};"
+            f"--px-small-card:{self.small_card}}}"
         )
 
 
