@@ -14,9 +14,11 @@ from vestige import (
     Guess,
     HeadReconstructor,
     HonestServer,
+    ImprintReading,
     InformedAdversary,
     InvertingGradients,
     LocalTraining,
+    MaliciousServer,
     Prior,
     PriorMatching,
     ReconstructorNetwork,
@@ -49,6 +51,8 @@ from worlds import (
     draws,
     head_audit,
     head_world,
+    imprint_audit,
+    imprinted_network,
     linear_network,
     model_audit,
     private_audit,
@@ -65,6 +69,7 @@ NULL_AUDITS = 200
 SEARCH = [cls for cls in REAL if "iterations" in {f.name for f in dataclasses.fields(cls)}]
 UNROLL = [c for c in SEARCH if c is not FeatureInversion and UpdateRelease in c.reads]
 HEADS = [HeadReconstructor]
+IMPRINT = [ImprintReading]
 MODEL = [cls for cls in ATTACKS if GradientRelease not in cls.reads and cls not in HEADS]
 CONVEX = [ClosedForm]
 PRIVATE = [PriorMatching]
@@ -81,6 +86,8 @@ def solvable(cls, attack):
     """An audit of the release that the attack reads."""
     if cls in HEADS:
         return head_audit([attack])
+    if cls in IMPRINT:
+        return imprint_audit([attack])
     if cls in PRIVATE:
         return private_audit([attack])
     if cls in MODEL:
@@ -93,6 +100,8 @@ def null(cls, attack, seed):
     if cls in HEADS:
         victim, parts = head_world(seed)
         return head_audit([attack], seed=seed, victim=NullModel(seed, victim, parts.held_out))
+    if cls in IMPRINT:
+        return imprint_audit([attack], seed=seed, victim=NullVictim(seed, imprinted_network()))
     if cls in PRIVATE:
         return private_audit([attack], seed=seed, victim=NullModel(seed, model_victim(cls)))
     if cls in MODEL:
@@ -131,6 +140,8 @@ def observe(cls, batch_size, seed=8, **told):
         return threat.public(victim, parts.prior), threat.observe(Run(secret, release))
     if cls in MODEL:
         victim, threat, batch_size = model_victim(cls), InformedAdversary(), 1
+    elif cls in IMPRINT:
+        victim, threat = SharedGradient(imprinted_network()), MaliciousServer(**told)
     else:
         victim, threat = SharedGradient(linear_network()), HonestServer(**told)
     secret = draws(batch_size, seed)

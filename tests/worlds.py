@@ -10,13 +10,16 @@ from torch import nn
 
 from vestige import (
     Audit,
+    Bins,
     ClassCounts,
     ConvexFit,
     HeadedModel,
     HeadTraining,
     ImageSpace,
+    ImprintedModel,
     InformedAdversary,
     LocalTraining,
+    MaliciousServer,
     Prior,
     PrivateTraining,
     Records,
@@ -73,6 +76,18 @@ def small_audit(attacks, *, seed: int = 0, batch_size: int = 1, **changes) -> Au
         "false_positive_rate": 0.1,
     }
     return Audit(**{**settings, **changes})
+
+
+def imprinted_network() -> nn.Module:
+    """The same network behind an imprint layer of a malicious server."""
+    bins = Bins.from_prior(draws(60, 7), 24)
+    return ImprintedModel(linear_network(), SPACE, bins)
+
+
+def imprint_audit(attacks, *, seed: int = 0, **changes) -> Audit:
+    """The small audit of a gradient behind an imprint layer."""
+    settings = {"victim": SharedGradient(imprinted_network()), "threat": MaliciousServer()}
+    return small_audit(attacks, seed=seed, **{**settings, **changes})
 
 
 KNOWN = draws(20, 77)

@@ -13,6 +13,8 @@ __version__ = "0.1.0"
 _HOME = {
     "Audit": "audit",
     "BadInput": "errors",
+    "BareImprint": "imprint",
+    "Bins": "imprint",
     "ClassCounts": "training_sets",
     "ClippedNoise": "private_steps",
     "ClosedForm": "attacks",
@@ -29,9 +31,12 @@ _HOME = {
     "HeadedModel": "heads",
     "HonestServer": "threats",
     "ImageSpace": "records",
+    "ImprintReading": "attacks",
+    "ImprintedModel": "imprint",
     "InformedAdversary": "threats",
     "InvertingGradients": "attacks",
     "LocalTraining": "simulation",
+    "MaliciousServer": "threats",
     "ModelRelease": "observations",
     "Normalization": "simulation",
     "OneAgainstRest": "training_sets",
@@ -72,6 +77,8 @@ _ROOMS = ("datasets", "distances", "networks")
 __all__ = [
     "Audit",
     "BadInput",
+    "BareImprint",
+    "Bins",
     "ClassCounts",
     "ClippedNoise",
     "ClosedForm",
@@ -91,9 +98,12 @@ __all__ = [
     "Hints",
     "HonestServer",
     "ImageSpace",
+    "ImprintReading",
+    "ImprintedModel",
     "InformedAdversary",
     "InvertingGradients",
     "LocalTraining",
+    "MaliciousServer",
     "ModelRelease",
     "Normalization",
     "Observation",
@@ -152,6 +162,7 @@ if TYPE_CHECKING:
         FeatureInversion,
         Guess,
         HeadReconstructor,
+        ImprintReading,
         InvertingGradients,
         PriorMatching,
         ReconstructorNetwork,
@@ -165,6 +176,7 @@ if TYPE_CHECKING:
     from vestige.head_studies import study_heads
     from vestige.head_study import HeadStudy
     from vestige.heads import HeadedModel, HeadTraining
+    from vestige.imprint import BareImprint, Bins, ImprintedModel
     from vestige.inversion import invert
     from vestige.measured_heads import measure_heads
     from vestige.observations import (
@@ -183,7 +195,7 @@ if TYPE_CHECKING:
     from vestige.records import Column, ImageSpace, Prior, Records, TableSpace
     from vestige.report import render
     from vestige.simulation import LocalTraining, Normalization
-    from vestige.threats import HonestServer, InformedAdversary, WeakAdversary
+    from vestige.threats import HonestServer, InformedAdversary, MaliciousServer, WeakAdversary
     from vestige.training_sets import ClassCounts, OneAgainstRest
     from vestige.victims import (
         FederatedUpdate,

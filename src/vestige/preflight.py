@@ -23,7 +23,11 @@ from vestige.observations import (
     Release,
     UpdateRelease,
 )
-from vestige.preflight_noise import check_noise_of_gradients, check_noise_of_model
+from vestige.preflight_noise import (
+    check_noise_of_gradient,
+    check_noise_of_gradients,
+    check_noise_of_model,
+)
 from vestige.record import Check, CheckOutcome
 from vestige.records import Records
 from vestige.simulation import LocalTraining, Simulator, cross_entropy, one_hot
@@ -149,6 +153,12 @@ def check_replay(
         found = check_noise_of_model(simulator, release, reference, told)
         blurred = found.outcome is CheckOutcome.FAILED and _random_layers(simulator.model)
         return _remark(found.sentence, found.remedy) if blurred else found
+    if (
+        isinstance(release, GradientRelease)
+        and private is not None
+        and private.noise_multiplier > 0
+    ):
+        return check_noise_of_gradient(simulator, release, reference, told)
     agreed = agreement(simulator, release, reference)
     if agreed is None:
         return _failed(

@@ -12,11 +12,11 @@ import torch
 
 from vestige.errors import BadInput
 from vestige.gradient_sequences import trace
-from vestige.observations import GradientSequenceRelease, ModelRelease
+from vestige.observations import GradientRelease, GradientSequenceRelease, ModelRelease
 from vestige.record import Check, CheckOutcome
 from vestige.records import Records
 from vestige.shadows import ShadowTraining
-from vestige.simulation import Simulator
+from vestige.simulation import Simulator, one_hot
 from vestige.streams import stream
 
 NORM = 0.01
@@ -58,6 +58,42 @@ def check_noise_of_gradients(
         f"(ratio {ratio:.3g}): the training was another.",
         f"Compare the victim's code with {told}: clipping, noise, learning rate, known records, "
         "sampling.",
+    )
+
+
+def check_noise_of_gradient(
+    simulator: Simulator, release: GradientRelease, reference: Records, told: str
+) -> Check:
+    """Whether what the clipped records leave of one noisy gradient is as large as its noise.
+
+    Its squared norm over the noise's variance is χ² with one degree of freedom for each number.
+    """
+    private = simulator.clipped_noise
+    assert private is not None
+    like = next(iter(simulator.parameters.values()))
+    records = reference.to(like.device)
+    with torch.no_grad():
+        replayed = simulator.gradient(
+            records.x.to(like.dtype), one_hot(records.y, reference.classes, like.dtype)
+        )
+    left = sum(
+        float((value.double() - replayed[name].double()).square().sum())
+        for name, value in release.tensors.items()
+    )
+    numbers = sum(value.numel() for value in release.tensors.values())
+    shared = len(reference) if simulator.reduction == "mean" else 1
+    deviation = private.noise_multiplier * private.clipping_norm / shared
+    ratio = math.sqrt(left / numbers) / deviation
+    if abs(ratio - 1) <= max(NORM, 5 / math.sqrt(2 * numbers)):
+        return Check(
+            outcome=CheckOutcome.PASSED,
+            sentence="What the clipped records leave of the noisy gradient is as large as the "
+            f"noise: ratio {ratio:.3f}.",
+        )
+    return _failed(
+        "What the clipped records leave of the noisy gradient is not as large as the noise (ratio "
+        f"{ratio:.3g}): the step was another.",
+        f"Compare the victim's code with {told}: clipping, noise, loss, normalisation, mode.",
     )
 
 

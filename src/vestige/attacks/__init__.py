@@ -6,6 +6,7 @@ from vestige.attacks.exact_inversion import ExactInversion
 from vestige.attacks.feature_inversion import FeatureInversion
 from vestige.attacks.guess import Guess
 from vestige.attacks.head_reconstructor import HeadReconstructor
+from vestige.attacks.imprint_reading import ImprintReading
 from vestige.attacks.inverting_gradients import InvertingGradients
 from vestige.attacks.prior_matching import PriorMatching
 from vestige.attacks.reconstructor_network import ReconstructorNetwork
@@ -17,6 +18,7 @@ __all__ = [
     "FeatureInversion",
     "Guess",
     "HeadReconstructor",
+    "ImprintReading",
     "InvertingGradients",
     "PriorMatching",
     "ReconstructorNetwork",

@@ -38,10 +38,12 @@ def describe_client(
         described["Head"], described["Training"] = _head_words(simulator)
     if simulator.clipped_noise is not None:
         private = simulator.clipped_noise
-        described["Training"] += (
-            f", each record's gradient clipped to norm {private.clipping_norm:g}, noise multiplier "
+        words = (
+            f"each record's gradient clipped to norm {private.clipping_norm:g}, noise multiplier "
             f"{private.noise_multiplier:g}"
         )
+        before = described.pop("Training", None)
+        described["Training" if before else "Privacy"] = f"{before}, {words}" if before else words
     if simulator.companions is not None:
         described["Known records"] = f"{len(simulator.companions):,}"
     if simulator.fit is not None:

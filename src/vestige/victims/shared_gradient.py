@@ -7,12 +7,15 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from vestige.bounds.mechanisms import NonPrivate
+from vestige.bounds.mechanisms import DPSGD, NonPrivate
+from vestige.errors import BadInput
 from vestige.observations import GradientRelease, Release
+from vestige.private_steps import ClippedNoise
 from vestige.records import Records
 from vestige.simulation import Loss, Mode, Normalization, Reduction, Simulator, cross_entropy
 from vestige.victims.client import client_batch, client_copy, loss_of, seeded
 from vestige.victims.description import describe_client
+from vestige.victims.private_gradients import set_private_gradients
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,10 @@ class SharedGradient:
     that attackers replay, so that comparing the two is a real check. In train mode the release
     carries the buffers (batch-norm statistics) as the client's state holds them afterwards;
     the threat model decides whether anybody sees them.
+
+    With ``private`` the gradient is that of one step of DP-SGD (Abadi et al. 2016, Algorithm 1):
+    every record's gradient is clipped and Gaussian noise joins their sum; the network then runs in
+    eval mode, because batch norm would mix records.
     """
 
     model: nn.Module
@@ -31,6 +38,11 @@ class SharedGradient:
     mode: Mode = "train"
     normalization: Normalization | None = None
     trained_steps: int = 0
+    private: ClippedNoise | None = None
+
+    def __post_init__(self) -> None:
+        if self.private is not None and self.mode != "eval":
+            raise BadInput("A private gradient is computed record by record: say mode='eval'.")
 
     @property
     def releases(self) -> type[Release]:
@@ -38,14 +50,24 @@ class SharedGradient:
         return GradientRelease
 
     @property
-    def mechanism(self) -> NonPrivate:
-        """Nothing is done to the gradient."""
+    def mechanism(self) -> DPSGD | NonPrivate:
+        """One step of DP-SGD in which the record takes part; or nothing."""
+        if self.private is not None and self.private.noise_multiplier > 0:
+            noise, norm = self.private.noise_multiplier, self.private.clipping_norm
+            return DPSGD(noise, sampling_rate=1.0, steps=1, clipping_norm=norm)
         return NonPrivate("the gradient leaves as it was computed")
 
     @property
     def simulator(self) -> Simulator:
         """The same computation, differentiable."""
-        return Simulator(self.model, self.loss, self.reduction, self.mode, self.normalization)
+        return Simulator(
+            self.model,
+            self.loss,
+            self.reduction,
+            self.mode,
+            self.normalization,
+            clipped_noise=self.private,
+        )
 
     def release(self, secret: Records, *, generator: torch.Generator) -> GradientRelease:
         """Return the gradient of the batch, by parameter name, trainable parameters only."""
@@ -53,6 +75,13 @@ class SharedGradient:
         inputs, targets = client_batch(simulator, secret)
         model = client_copy(simulator)
         named = {n: p for n, p in model.named_parameters() if p.requires_grad}
+        if self.private is not None:
+            set_private_gradients(
+                simulator, model, inputs, targets, self.private, generator=generator
+            )
+            return GradientRelease(
+                {n: p.grad.detach() for n, p in named.items() if p.grad is not None}
+            )
         with seeded(generator):
             loss = loss_of(simulator, model, inputs, targets)
             found = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
