@@ -12,8 +12,8 @@ test: $(READY)  ## every test that this machine can run, one thread on each core
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
 lint: $(READY)
-	$(BIN)/ruff check src tests benchmarks examples
-	$(BIN)/ruff format --check src tests benchmarks examples
+	$(BIN)/ruff check src tests benchmarks examples scripts
+	$(BIN)/ruff format --check src tests benchmarks examples scripts
 	$(BIN)/pyright
 
 bench: $(READY)  ## measure what is claimed; slow
@@ -24,5 +24,5 @@ clean:
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,dp,huggingface]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,dp,huggingface,diffusion]'
 	touch $(READY)

@@ -50,6 +50,10 @@ class Bins:
             raise BadInput("One record says nothing about where others fall: give a larger prior.")
         values = brightness(records.x).double()
         edges = torch.quantile(values, torch.linspace(0, 1, count + 1, dtype=torch.float64))
+        # Halfway between values that occur: a record on an edge would be in two bins, or in none.
+        known = values.unique()
+        above = torch.searchsorted(known, edges[1:-1]).clamp(1, max(len(known) - 1, 1))
+        edges[1:-1] = (known[above - 1] + known[above.clamp(max=len(known) - 1)]) / 2
         # Records beyond the prior's extremes should still fall into the outer bins.
         margin = (edges[-1] - edges[0]).clamp_min(1e-6) / 2
         edges[0], edges[-1] = edges[0] - margin, edges[-1] + margin
