@@ -12,6 +12,7 @@ from vestige import (
     ClosedForm,
     FeatureInversion,
     Guess,
+    HeadInversion,
     HonestServer,
     InformedAdversary,
     InvertingGradients,
@@ -20,6 +21,7 @@ from vestige import (
     PriorMatching,
     ReconstructorNetwork,
     SharedGradient,
+    WeakAdversary,
     run,
 )
 from vestige import attacks as attack_room
@@ -28,26 +30,29 @@ from vestige.errors import VestigeError
 from vestige.observations import (
     Attack,
     GradientRelease,
-    Hints,
     ModelRelease,
     Observation,
     Reconstruction,
     Run,
     UpdateRelease,
 )
+from vestige.priors.feature_decoders import FullyConnectedDecoder
 from vestige.record import VerdictKind
 from vestige.streams import stream
 from vestige.victims import FederatedUpdate
 from worlds import (
+    CLASSES,
     LabelOnly,
     NullModel,
     NullVictim,
     convex_model,
     draws,
+    head_audit,
     linear_network,
     model_audit,
     private_audit,
     private_training,
+    released_head,
     released_network,
     small_audit,
 )
@@ -62,12 +67,15 @@ UNROLL = [c for c in SEARCH if c is not FeatureInversion and UpdateRelease in c.
 MODEL = [cls for cls in ATTACKS if GradientRelease not in cls.reads]
 CONVEX = [ClosedForm]
 PRIVATE = [PriorMatching]
+HEADS = [HeadInversion]
 
 
 def model_victim(cls):
     """The trained model, or its training, that an attack on trained models can solve."""
     if cls in PRIVATE:
         return private_training()
+    if cls in HEADS:
+        return released_head()
     return convex_model() if cls in CONVEX else released_network()
 
 
@@ -75,6 +83,8 @@ def solvable(cls, attack):
     """An audit of the release that the attack reads."""
     if cls in PRIVATE:
         return private_audit([attack])
+    if cls in HEADS:
+        return head_audit([attack])
     if cls in MODEL:
         return model_audit([attack], victim=model_victim(cls))
     return small_audit([attack])
@@ -84,6 +94,8 @@ def null(cls, attack, seed):
     """An audit in which the release says nothing about the secret."""
     if cls in PRIVATE:
         return private_audit([attack], seed=seed, victim=NullModel(seed, model_victim(cls)))
+    if cls in HEADS:
+        return head_audit([attack], seed=seed, victim=NullModel(seed, model_victim(cls)))
     if cls in MODEL:
         return model_audit([attack], seed=seed, victim=NullModel(seed, model_victim(cls)))
     return small_audit([attack], seed=seed, victim=NullVictim(seed))
@@ -93,6 +105,8 @@ def thorough(cls):
     """The attack with enough iterations for a small world."""
     if cls is ReconstructorNetwork:
         return cls(shadows=200, epochs=40, hidden=(64,))
+    if cls in HEADS:
+        return cls(FullyConnectedDecoder((128,)), examples=40_000, shadows=60, batch_size=60)
     return cls(iterations=150) if cls in SEARCH else cls()
 
 
@@ -100,13 +114,17 @@ def quick(cls, **changes):
     """The attack with few iterations: enough for form, too few for quality."""
     if cls is ReconstructorNetwork:
         return cls(shadows=8, epochs=1, hidden=(8,), validation=0.25)
+    if cls in HEADS:
+        return cls(FullyConnectedDecoder((8,)), examples=60, shadows=4, polish_steps=2, rank=4)
     fields = {f.name for f in dataclasses.fields(cls)}
     return cls(**{"iterations": 3, **changes}) if "iterations" in fields else cls()
 
 
 def observe(cls, batch_size, seed=8, **told):
     """What an attack knows and sees of one release; of a trained model one record is unknown."""
-    if cls in MODEL:
+    if cls in HEADS:
+        victim, threat, batch_size = model_victim(cls), WeakAdversary(), CLASSES
+    elif cls in MODEL:
         victim, threat, batch_size = model_victim(cls), InformedAdversary(), 1
     else:
         victim, threat = SharedGradient(linear_network()), HonestServer(**told)
@@ -280,7 +298,11 @@ def test_accepts_a_saved_observation(cls, tmp_path):
 @pytest.mark.parametrize("cls", ATTACKS)
 @pytest.mark.parametrize("batch_size", [1, 3])
 def test_returns_a_candidate_for_each_record(cls, batch_size):
-    if cls in MODEL and batch_size > 1:
+    if cls in HEADS and batch_size == 1:
+        with pytest.raises(VestigeError, match="batch_size=3"):
+            dataclasses.replace(solvable(cls, quick(cls)), batch_size=batch_size)
+        return
+    if cls in MODEL and cls not in HEADS and batch_size > 1:
         with pytest.raises(VestigeError, match="batch_size at 1"):
             dataclasses.replace(solvable(cls, quick(cls)), batch_size=batch_size)
         return
@@ -310,7 +332,9 @@ def test_refuses_a_release_it_cannot_use(cls, damage):
         tensors[name] = tensors[name][:1]
     else:
         tensors["no.such.parameter"] = torch.ones(3)
-    broken = Observation(dataclasses.replace(observation.release, tensors=tensors), Hints(1))
+    broken = Observation(
+        dataclasses.replace(observation.release, tensors=tensors), observation.hints
+    )
     reconstruct = quick(cls).prepare(public, generator=stream(1))
     with pytest.raises(VestigeError, match=r"\w+ .*[.:]"):
         reconstruct(broken, stream(2))

@@ -9,7 +9,10 @@ from torch import nn
 
 from vestige import (
     Audit,
+    ClassCounts,
     ConvexFit,
+    HeadedModel,
+    HeadTraining,
     ImageSpace,
     InformedAdversary,
     LocalTraining,
@@ -17,8 +20,10 @@ from vestige import (
     PrivateTraining,
     Records,
     ReleasedConvexModel,
+    ReleasedHead,
     ReleasedNetwork,
     SharedGradient,
+    WeakAdversary,
     networks,
 )
 from vestige.bounds import DPSGD
@@ -101,6 +106,21 @@ def private_audit(attacks, *, seed: int = 0, **changes) -> Audit:
     copies = replace(secrets, x=(secrets.x + 0.01 * noise).clamp(0, 1))
     settings = {"victim": private_training(), "secrets": secrets, "prior": Prior(copies)}
     return model_audit(attacks, seed=seed, **{**settings, **changes})
+
+
+def released_head() -> ReleasedHead:
+    """A head whose features are as many as the pixels: one record of each class is determined."""
+    backbone = sequential(nn.Flatten, lambda: nn.Linear(16, 48), nn.ReLU).eval()
+    training = HeadTraining(
+        ClassCounts.balanced(CLASSES, CLASSES), epochs=20, learning_rate=0.3, initial_deviation=1e-4
+    )
+    return ReleasedHead(HeadedModel(backbone, 48, CLASSES), training)
+
+
+def head_audit(attacks, *, seed: int = 0, **changes) -> Audit:
+    """The small audit of a released head, against a weak adversary."""
+    settings = {"victim": released_head(), "threat": WeakAdversary(), "batch_size": CLASSES}
+    return small_audit(attacks, seed=seed, **{**settings, **changes})
 
 
 def other_records(secret: Records, seed: int, generator: torch.Generator) -> Records:

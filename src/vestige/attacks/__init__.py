@@ -5,6 +5,7 @@ from vestige.attacks.deep_leakage import DeepLeakage
 from vestige.attacks.exact_inversion import ExactInversion
 from vestige.attacks.feature_inversion import FeatureInversion
 from vestige.attacks.guess import Guess
+from vestige.attacks.head_inversion import HeadInversion
 from vestige.attacks.inverting_gradients import InvertingGradients
 from vestige.attacks.prior_matching import PriorMatching
 from vestige.attacks.reconstructor_network import ReconstructorNetwork
@@ -15,6 +16,7 @@ __all__ = [
     "ExactInversion",
     "FeatureInversion",
     "Guess",
+    "HeadInversion",
     "InvertingGradients",
     "PriorMatching",
     "ReconstructorNetwork",
