@@ -12,6 +12,7 @@ from vestige import (
     ClosedForm,
     FeatureInversion,
     Guess,
+    HeadInversion,
     HeadReconstructor,
     HonestServer,
     ImprintReading,
@@ -32,13 +33,13 @@ from vestige.errors import VestigeError
 from vestige.observations import (
     Attack,
     GradientRelease,
-    Hints,
     ModelRelease,
     Observation,
     Reconstruction,
     Run,
     UpdateRelease,
 )
+from vestige.priors.feature_decoders import FullyConnectedDecoder
 from vestige.record import VerdictKind
 from vestige.streams import stream
 from vestige.victims import FederatedUpdate
@@ -50,13 +51,14 @@ from worlds import (
     convex_model,
     draws,
     head_audit,
-    head_world,
     imprint_audit,
     imprinted_network,
     linear_network,
     model_audit,
     private_audit,
     private_training,
+    released_head,
+    released_head_audit,
     released_network,
     small_audit,
 )
@@ -68,7 +70,7 @@ NULL_AUDITS = 200
 
 SEARCH = [cls for cls in REAL if "iterations" in {f.name for f in dataclasses.fields(cls)}]
 UNROLL = [c for c in SEARCH if c is not FeatureInversion and UpdateRelease in c.reads]
-HEADS = [HeadReconstructor]
+HEADS = [HeadInversion, HeadReconstructor]
 IMPRINT = [ImprintReading]
 MODEL = [cls for cls in ATTACKS if GradientRelease not in cls.reads and cls not in HEADS]
 CONVEX = [ClosedForm]
@@ -79,17 +81,21 @@ def model_victim(cls):
     """The trained model, or its training, that an attack on trained models can solve."""
     if cls in PRIVATE:
         return private_training()
+    if cls in HEADS:
+        return released_head()
     return convex_model() if cls in CONVEX else released_network()
 
 
 def solvable(cls, attack):
     """An audit of the release that the attack reads."""
-    if cls in HEADS:
-        return head_audit([attack])
     if cls in IMPRINT:
         return imprint_audit([attack])
     if cls in PRIVATE:
         return private_audit([attack])
+    if cls is HeadReconstructor:
+        return head_audit([attack])  # it learns what records look like, from more than 60
+    if cls in HEADS:
+        return released_head_audit([attack])
     if cls in MODEL:
         return model_audit([attack], victim=model_victim(cls))
     return small_audit([attack])
@@ -97,13 +103,13 @@ def solvable(cls, attack):
 
 def null(cls, attack, seed):
     """An audit in which the release says nothing about the secret."""
-    if cls in HEADS:
-        victim, parts = head_world(seed)
-        return head_audit([attack], seed=seed, victim=NullModel(seed, victim, parts.held_out))
     if cls in IMPRINT:
         return imprint_audit([attack], seed=seed, victim=NullVictim(seed, imprinted_network()))
     if cls in PRIVATE:
         return private_audit([attack], seed=seed, victim=NullModel(seed, model_victim(cls)))
+    if cls in HEADS:
+        victim = NullModel(seed, model_victim(cls))
+        return released_head_audit([attack], seed=seed, victim=victim)
     if cls in MODEL:
         return model_audit([attack], seed=seed, victim=NullModel(seed, model_victim(cls)))
     return small_audit([attack], seed=seed, victim=NullVictim(seed))
@@ -115,6 +121,8 @@ def thorough(cls):
         return cls(shadows=200, epochs=40, hidden=(64,))
     if cls is HeadReconstructor:
         return cls(size=8, steps=150, learning_rate=1e-3, validation=0.2)
+    if cls is HeadInversion:
+        return cls(FullyConnectedDecoder((128,)), examples=40_000, shadows=60, batch_size=60)
     return cls(iterations=150) if cls in SEARCH else cls()
 
 
@@ -124,6 +132,8 @@ def quick(cls, **changes):
         return cls(shadows=8, epochs=1, hidden=(8,), validation=0.25)
     if cls is HeadReconstructor:
         return cls(size=2, steps=3, batch_size=8, statistics=20)
+    if cls is HeadInversion:
+        return cls(FullyConnectedDecoder((8,)), examples=60, shadows=4, polish_steps=2, rank=4)
     fields = {f.name for f in dataclasses.fields(cls)}
     return cls(**{"iterations": 3, **changes}) if "iterations" in fields else cls()
 
@@ -131,14 +141,8 @@ def quick(cls, **changes):
 def observe(cls, batch_size, seed=8, **told):
     """What an attack knows and sees of one release; of a trained model one record is unknown."""
     if cls in HEADS:
-        victim, parts = head_world()
-        secret = parts.train[
-            [int((parts.train.y == label).nonzero()[seed]) for label in range(CLASSES)]
-        ]
-        release = victim.release(secret, generator=stream(0, "victim"))
-        threat = WeakAdversary()
-        return threat.public(victim, parts.prior), threat.observe(Run(secret, release))
-    if cls in MODEL:
+        victim, threat, batch_size = model_victim(cls), WeakAdversary(), CLASSES
+    elif cls in MODEL:
         victim, threat, batch_size = model_victim(cls), InformedAdversary(), 1
     elif cls in IMPRINT:
         victim, threat = SharedGradient(imprinted_network()), MaliciousServer(**told)
@@ -314,8 +318,8 @@ def test_accepts_a_saved_observation(cls, tmp_path):
 @pytest.mark.parametrize("cls", ATTACKS)
 @pytest.mark.parametrize("batch_size", [1, 3])
 def test_returns_a_candidate_for_each_record(cls, batch_size):
-    if cls in HEADS and batch_size != CLASSES:
-        with pytest.raises(VestigeError, match=f"batch_size={CLASSES}"):
+    if cls in HEADS and batch_size == 1:
+        with pytest.raises(VestigeError, match="batch_size=3"):
             dataclasses.replace(solvable(cls, quick(cls)), batch_size=batch_size)
         return
     if cls in MODEL and batch_size > 1:
@@ -348,7 +352,9 @@ def test_refuses_a_release_it_cannot_use(cls, damage):
         tensors[name] = tensors[name][:1]
     else:
         tensors["no.such.parameter"] = torch.ones(3)
-    broken = Observation(dataclasses.replace(observation.release, tensors=tensors), Hints(1))
+    broken = Observation(
+        dataclasses.replace(observation.release, tensors=tensors), observation.hints
+    )
     reconstruct = quick(cls).prepare(public, generator=stream(1))
     with pytest.raises(VestigeError, match=r"\w+ .*[.:]"):
         reconstruct(broken, stream(2))

@@ -126,6 +126,21 @@ def private_audit(attacks, *, seed: int = 0, **changes) -> Audit:
     return model_audit(attacks, seed=seed, **{**settings, **changes})
 
 
+def released_head() -> ReleasedHead:
+    """A head whose features are as many as the pixels: one record of each class is determined."""
+    backbone = sequential(nn.Flatten, lambda: nn.Linear(16, 48), nn.ReLU).eval()
+    training = HeadTraining(
+        ClassCounts.balanced(CLASSES, CLASSES), epochs=20, learning_rate=0.3, initial_deviation=1e-4
+    )
+    return ReleasedHead(HeadedModel(backbone, 48, CLASSES), training)
+
+
+def released_head_audit(attacks, *, seed: int = 0, **changes) -> Audit:
+    """The small audit of a released head, against a weak adversary."""
+    settings = {"victim": released_head(), "threat": WeakAdversary(), "batch_size": CLASSES}
+    return small_audit(attacks, seed=seed, **{**settings, **changes})
+
+
 @cache
 def head_world(seed: int = 0) -> tuple[ReleasedHead, Splits]:
     """A linear head on a fixed random layer, trained on one bundled digit of each of 3 classes."""

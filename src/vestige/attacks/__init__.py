@@ -5,6 +5,7 @@ from vestige.attacks.deep_leakage import DeepLeakage
 from vestige.attacks.exact_inversion import ExactInversion
 from vestige.attacks.feature_inversion import FeatureInversion
 from vestige.attacks.guess import Guess
+from vestige.attacks.head_inversion import HeadInversion
 from vestige.attacks.head_reconstructor import HeadReconstructor
 from vestige.attacks.imprint_reading import ImprintReading
 from vestige.attacks.inverting_gradients import InvertingGradients
@@ -17,6 +18,7 @@ __all__ = [
     "ExactInversion",
     "FeatureInversion",
     "Guess",
+    "HeadInversion",
     "HeadReconstructor",
     "ImprintReading",
     "InvertingGradients",

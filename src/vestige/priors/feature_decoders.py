@@ -1,0 +1,176 @@
+"""Decoders: networks that draw a record from estimated features of it.
+
+The stage that Maciazek and Allison 2025 leave to one reconstructor network, after the features have
+been found by inference: a decoder sees public records only, through the noise that is left in
+estimated features.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from vestige import progress
+from vestige.errors import BadInput
+from vestige.records import ImageSpace, Space
+
+SHARPNESS = 100.0
+"""α of the paper's loss, which lets the record nearest to the drawing count most."""
+
+Examples = Iterable[tuple[Tensor, Tensor, Tensor]]
+"""Batches: estimated features (b, d), their groups (b,), the group's records (b, k, *shape)."""
+
+
+class DecoderForm(Protocol):
+    """What a decoder is made of."""
+
+    def network(self, inputs: int, space: Space) -> nn.Module:
+        """Build a network from ``inputs`` numbers to the unbounded values of a record."""
+        ...
+
+
+@dataclass(frozen=True)
+class FullyConnectedDecoder:
+    """Hidden layers of GELUs: the best at minutes of CPU."""
+
+    hidden: tuple[int, ...] = (1024, 1024)
+
+    def __post_init__(self) -> None:
+        if not self.hidden or min(self.hidden) < 1:
+            raise BadInput("A decoder needs hidden layers of at least one unit.")
+
+    def network(self, inputs: int, space: Space) -> nn.Module:
+        """Build it."""
+        sizes = (inputs, *self.hidden)
+        layers = [
+            part
+            for before, after in itertools.pairwise(sizes)
+            for part in (nn.Linear(before, after), nn.GELU())
+        ]
+        return nn.Sequential(*layers, nn.Linear(sizes[-1], math.prod(space.shape)))
+
+
+@dataclass(frozen=True)
+class ConvolutionalDecoder:
+    """A linear layer to pictures of a quarter of the size, which transposed convolutions double."""
+
+    channels: int = 64
+
+    def __post_init__(self) -> None:
+        if self.channels < 2:
+            raise BadInput("A convolutional decoder needs at least two channels.")
+
+    def network(self, inputs: int, space: Space) -> nn.Module:
+        """Build it; only pictures have convolutions."""
+        if not isinstance(space, ImageSpace):
+            raise BadInput("A convolutional decoder draws images: use a FullyConnectedDecoder.")
+        height, width, first = -(-space.height // 4), -(-space.width // 4), self.channels
+        return nn.Sequential(
+            nn.Linear(inputs, 2 * first * height * width),
+            nn.GELU(),
+            nn.Unflatten(1, (2 * first, height, width)),
+            nn.ConvTranspose2d(2 * first, first, 4, stride=2, padding=1),
+            nn.GELU(),
+            nn.ConvTranspose2d(first, first // 2, 4, stride=2, padding=1),
+            nn.GELU(),
+            nn.Conv2d(first // 2, space.channels, 3, padding=1),
+            _Cropped(space.height, space.width),
+        )
+
+
+class _Cropped(nn.Module):
+    """The top left part of a picture, as a row of numbers."""
+
+    def __init__(self, height: int, width: int) -> None:
+        super().__init__()
+        self.height, self.width = height, width
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Crop pictures (n, channels, …)."""
+        return x[:, :, : self.height, : self.width].flatten(1)
+
+
+class FeatureDecoder(nn.Module):
+    """Features (n, d) and their groups (n,) → records (n, *shape), within the space's bounds."""
+
+    def __init__(
+        self,
+        form: DecoderForm,
+        mean: Tensor,
+        deviation: Tensor,
+        groups: int,
+        space: Space,
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__()
+        self.mean, self.deviation = nn.Buffer(mean), nn.Buffer(deviation)
+        self.groups, self.space = groups, space
+        seed = int(torch.randint(2**62, (), generator=generator))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.network = form.network(len(mean) + groups, space)
+        self.to(mean.device)
+
+    def forward(self, features: Tensor, groups: Tensor) -> Tensor:
+        """Draw."""
+        rows = (features - self.mean) / self.deviation
+        named = nn.functional.one_hot(groups, self.groups).to(rows)
+        drawn = self.network(torch.cat([rows, named], 1)).reshape(-1, *self.space.shape)
+        if self.space.bounds is None:
+            return drawn
+        low, high = self.space.bounds
+        return low + (high - low) * drawn.sigmoid()
+
+
+def train_decoder(
+    decoder: FeatureDecoder,
+    examples: Callable[[int], Examples],
+    *,
+    epochs: int,
+    steps: int,
+    learning_rate: float,
+) -> None:
+    """Train by Adam, the rate warmed up and brought to zero; ``steps`` batches in an epoch.
+
+    ``examples(epoch)`` gives the batches of an epoch.
+    """
+    parameters = list(decoder.network.parameters())
+    fused = parameters[0].device.type in ("cpu", "cuda")
+    optimizer = torch.optim.Adam(parameters, lr=learning_rate, fused=fused)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, learning_rate, total_steps=epochs * steps, pct_start=0.15
+    )
+    for epoch in range(epochs):
+        total = 0.0
+        for features, groups, records in examples(epoch):
+            with torch.enable_grad():
+                loss = nearest_loss(decoder(features, groups), records).mean()
+                slopes = torch.autograd.grad(loss, parameters)
+            for parameter, slope in zip(parameters, slopes):
+                parameter.grad = slope
+            optimizer.step()
+            schedule.step()
+            total += float(loss.detach()) / steps
+        if progress.report(epoch + 1, epochs, total):
+            break
+    for parameter in parameters:
+        parameter.grad = None
+        parameter.requires_grad_(False)
+
+
+def nearest_loss(drawn: Tensor, records: Tensor) -> Tensor:
+    """Squared error (b,) of drawings (b, *shape) to their groups' records (b, k, *shape).
+
+    Σℓe^{−αℓ}/Σe^{−αℓ} over a group: the loss of Maciazek and Allison 2025, with the squared error
+    alone as ℓ, because it is what success is measured by.
+    """
+    errors = (drawn[:, None] - records).flatten(2).square().mean(2)
+    if records.shape[1] == 1:
+        return errors[:, 0]
+    return (errors * torch.softmax(-SHARPNESS * errors.detach(), 1)).sum(1)

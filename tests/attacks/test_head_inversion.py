@@ -1,0 +1,328 @@
+"""Head inversion: its inference against brute force, its training against ordinary training."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from vestige import (
+    BadInput,
+    ClassCounts,
+    HeadedModel,
+    HeadInversion,
+    HeadTraining,
+    OneAgainstRest,
+    Prior,
+    Records,
+    ReleasedHead,
+    WeakAdversary,
+)
+from vestige.attacks.heads.affine_copies import AffineCopies
+from vestige.attacks.heads.channels import MeasuredChannel
+from vestige.attacks.heads.coefficients import fixed_point
+from vestige.attacks.heads.dual_training import LinearTraining
+from vestige.attacks.heads.groups import Groups, GroupStatistics
+from vestige.attacks.heads.posterior import posterior, silent_direction
+from vestige.attacks.heads.simulated_heads import simulate
+from vestige.bounds import DPSGD
+from vestige.heads import unrolled
+from vestige.observations import Run
+from vestige.priors.feature_decoders import (
+    ConvolutionalDecoder,
+    FeatureDecoder,
+    FullyConnectedDecoder,
+    nearest_loss,
+)
+from vestige.simulation import cross_entropy, logistic, one_hot
+from vestige.streams import stream
+from worlds import SPACE, draws, released_head, sequential
+
+TRAINING = HeadTraining(ClassCounts.balanced(3, 3), epochs=15, learning_rate=0.2)
+QUICK = HeadInversion(
+    FullyConnectedDecoder((64,)),
+    examples=15_000,
+    shadows=40,
+    batch_size=60,
+    polish_steps=20,
+    learning_rate=3e-3,
+)
+
+
+def normal(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=stream(seed, "normal"))
+
+
+def test_posterior_is_bayesian_linear_regression():
+    """Against conditioning the joint Gaussian of (x, W), dimension by dimension."""
+    groups, outputs, width, noise = 3, 2, 4, 0.3
+    a, mean = normal(1, groups, outputs), normal(groups, width, seed=1)
+    variance, weight = normal(groups, width, seed=2).exp(), normal(1, outputs, width, seed=3)
+    statistics = GroupStatistics(mean, variance, torch.zeros(3, 1, 4), -torch.ones(3, 4))
+    found = posterior(weight, a, statistics, noise * torch.eye(outputs))
+    for d in range(width):
+        joint = torch.zeros(groups + outputs, groups + outputs)
+        joint[:groups, :groups] = torch.diag(variance[:, d])
+        joint[:groups, groups:] = torch.diag(variance[:, d]) @ a[0]
+        joint[groups:, :groups] = joint[:groups, groups:].T
+        seen = a[0].T @ torch.diag(variance[:, d]) @ a[0] + noise * torch.eye(outputs)
+        joint[groups:, groups:] = seen
+        gain = joint[:groups, groups:] @ torch.linalg.inv(seen)
+        expected = mean[:, d] + gain @ (weight[0, :, d] - a[0].T @ mean[:, d])
+        left = joint[:groups, :groups] - gain @ joint[groups:, :groups]
+        assert torch.allclose(found.mean[0, :, d], expected, atol=1e-5)
+        explained = 1 - left.diagonal() / variance[:, d]
+        assert torch.allclose(found.gain[0, :, d], explained, atol=1e-5)
+
+
+@pytest.mark.parametrize("outputs", [3, 1])
+@pytest.mark.parametrize("momentum", [0.0, 0.7])
+def test_coefficients_are_those_of_ordinary_training(outputs, momentum):
+    makeup = ClassCounts((1, 1, 1), (0, 1, 1)) if outputs == 1 else ClassCounts((1, 1, 1))
+    weights = (1.0, 3.0) if outputs == 1 else (1.0, 2.0, 0.5)
+    training = replace(
+        TRAINING, makeup=makeup, momentum=momentum, weight_decay=0.05, class_weights=weights
+    )
+    x, start = normal(3, 6), 0.3 * normal(outputs, 6, seed=1)
+    groups = Groups.of(makeup)
+    targets = groups.goals(makeup.outputs)
+    loss = logistic if outputs == 1 else cross_entropy
+
+    def losses(parameters, members):
+        logits = x[members] @ parameters["weight"].T + parameters["bias"]
+        return loss(logits, targets[members])
+
+    trained = unrolled(
+        training,
+        losses,
+        training.record_weights(targets),
+        {"weight": start, "bias": torch.zeros(outputs)},
+        None,
+    )
+    linear = LinearTraining(training, groups, outputs)
+    a = linear.coefficients(x[None], (x @ start.T)[None])[0]
+    assert torch.allclose(linear.kept * start + a.T @ x, trained["weight"], atol=1e-5)
+    assert torch.allclose(a.sum(0), trained["bias"], atol=1e-5)
+
+
+@pytest.mark.parametrize("outputs", [3, 1])
+def test_simulated_heads_with_a_hidden_layer_are_trained_ordinarily(outputs):
+    makeup = ClassCounts((1, 1, 1), (0, 1, 1)) if outputs == 1 else ClassCounts((1, 1, 1))
+    training = replace(TRAINING, makeup=makeup, weight_decay=0.02, initial_deviation=0.5)
+    features, labels = normal(9, 6).abs(), torch.arange(9) % 3
+    sets = makeup.draw(labels, 2, generator=stream(0, "sets"))
+    found = simulate(training, outputs, 4, features, sets, generator=stream(1, "heads"))
+    repeat = stream(1, "heads")
+    first = 0.5 * torch.randn((2, 4, 6), generator=repeat)
+    second = 0.5 * torch.randn((2, outputs, 4), generator=repeat)
+    loss = logistic if outputs == 1 else cross_entropy
+    for head in range(2):
+        x = features[sets.members[head]]
+        targets = one_hot(sets.targets[head], makeup.outputs)
+
+        def losses(p, members, x=x, targets=targets):
+            inner = (x[members] @ p["first"].T + p["first_bias"]).relu()
+            return loss(inner @ p["second"].T + p["second_bias"], targets[members])
+
+        initial = {
+            "first": first[head],
+            "first_bias": torch.zeros(4),
+            "second": second[head],
+            "second_bias": torch.zeros(outputs),
+        }
+        trained = unrolled(training, losses, torch.ones(3), initial, None)
+        order = trained["second"][0].argsort()
+        assert torch.allclose(found.heads.weight[head], trained["first"][order], atol=1e-5)
+        assert torch.allclose(found.heads.bias[head], trained["first_bias"][order], atol=1e-5)
+
+
+def test_simulated_private_heads_have_the_noise_they_are_said_to_have():
+    """2 × 400 × 3 × 6 weights around κW₀ + AᵀX: 5 deviations of room in their variance."""
+    training = replace(TRAINING, private=DPSGD(1.5, 0.5, 7, clipping_norm=0.2))
+    features, labels = normal(30, 6).abs(), torch.arange(30) % 3
+    sets = training.makeup.draw(labels, 800, generator=stream(0, "sets"))
+    found = simulate(training, 3, None, features, sets, generator=stream(1, "heads"))
+    left = found.heads.weight - found.coefficients.mT @ features[sets.members]
+    expected = LinearTraining(training, Groups.of(training.makeup), 3).noise_variance
+    assert abs(float(left.var()) / expected - 1) < 5 * (2 / left.numel()) ** 0.5
+
+
+def rectified_world() -> tuple[LinearTraining, GroupStatistics, torch.Tensor]:
+    """Features of which in every dimension one group's is zero: nothing is left undetermined."""
+    training = replace(TRAINING, learning_rate=0.05, initial_deviation=1e-6)
+    x = normal(3, 40).abs() + 0.1
+    x[torch.randint(3, (40,), generator=stream(0, "idle")), torch.arange(40)] = 0
+    x /= x.norm(dim=1, keepdim=True)
+    mean = x + 0.05 * normal(3, 40, seed=2)
+    statistics = GroupStatistics(
+        mean, torch.full((3, 40), 0.01), torch.zeros(3, 1, 40), torch.full((3, 40), 0.9)
+    )
+    return LinearTraining(training, Groups.of(training.makeup), 3), statistics, x
+
+
+def test_fixed_point_is_exact_where_training_is_stable_and_noiseless():
+    training, statistics, x = rectified_world()
+    assert training.is_stable(statistics.mean)
+    true = training.coefficients(x[None])
+    weight = true.mT @ x
+    noise = 1e-12 * torch.eye(3)
+    first, _ = fixed_point(weight, training, statistics, noise, rounds=0)
+    found, features = fixed_point(weight, training, statistics, noise, rounds=20)
+    scale = float(true.abs().max())
+    assert float((first - true).abs().max()) > 1e-3 * scale
+    assert float((found - true).abs().max()) < 1e-4 * scale
+    assert torch.allclose(features[0], x, atol=1e-3)
+
+
+def test_large_features_make_training_unstable():
+    training, statistics, _ = rectified_world()
+    assert not training.is_stable(40 * statistics.mean)
+
+
+def test_features_along_the_silent_direction_leave_no_trace():
+    training, _, x = rectified_world()
+    a = training.coefficients(x[None])
+    v = silent_direction(a)
+    assert torch.allclose(v @ a[0], torch.zeros(1, 3), atol=1e-6)
+    assert float(v.norm()) == pytest.approx(1, abs=1e-5)
+
+
+def test_measured_channel_repeats_slope_and_errors():
+    mean = normal(2, 5)
+    statistics = GroupStatistics(mean, torch.ones(2, 5), torch.zeros(2, 1, 5), -torch.ones(2, 5))
+    features = mean + normal(4000, 2, 5, seed=1)
+    estimated = mean + 0.7 * (features - mean) + 0.2 * normal(4000, 2, 5, seed=2)
+    channel = MeasuredChannel.of(estimated, features, statistics)
+    assert torch.allclose(channel.gain, torch.full((2, 5), 0.7), atol=0.03)
+    groups = torch.arange(4000) % 2
+    blurred = channel(mean[groups], groups, stream(0, "blur"))
+    assert float((blurred - mean[groups]).std()) == pytest.approx(0.2, abs=0.01)
+
+
+@pytest.mark.parametrize("form", [FullyConnectedDecoder((16,)), ConvolutionalDecoder(8)])
+def test_decoders_draw_within_the_space(form):
+    space = replace(SPACE, height=6, width=5)
+    decoder = FeatureDecoder(form, torch.zeros(7), torch.ones(7), 3, space, stream(0, "decoder"))
+    drawn = decoder(100 * normal(4, 7), torch.tensor([0, 1, 2, 0]))
+    assert drawn.shape == (4, 1, 6, 5)
+    assert 0 <= float(drawn.detach().min()) <= float(drawn.detach().max()) <= 1
+
+
+def test_loss_is_that_of_the_nearest_record():
+    drawn = torch.zeros(1, 1, 2, 2)
+    records = torch.stack([torch.full((1, 2, 2), 0.1), torch.full((1, 2, 2), 0.9)])[None]
+    assert float(nearest_loss(drawn, records)) == pytest.approx(0.01, abs=1e-6)
+    assert float(nearest_loss(drawn, records[:, 1:])) == pytest.approx(0.81, abs=1e-6)
+
+
+def test_copies_that_go_nowhere_are_the_pictures():
+    pictures = draws(4, 0).x
+    same = AffineCopies(0.0, 0.0)(pictures, stream(0, "copies"))
+    assert torch.allclose(same, pictures, atol=1e-6)
+    assert not torch.allclose(AffineCopies()(pictures, stream(0, "copies")), pictures, atol=1e-2)
+
+
+def attacked(victim: ReleasedHead, attack: HeadInversion, heads: int = 6):
+    """Drawings, secrets and confidence of some heads."""
+    threat, prior = WeakAdversary(), Prior(draws(300, 7))
+    reconstruct = attack.prepare(threat.public(victim, prior), generator=stream(0, "prepare"))
+    records = draws(300, 8)
+    sets = victim.training.makeup.draw(records.y, heads, generator=stream(0, "sets"))
+    found = []
+    for head, (members, taught) in enumerate(zip(sets.members, sets.targets)):
+        secret = records[members]
+        if isinstance(victim.training.makeup, OneAgainstRest):
+            two = replace(SPACE, class_names=("another", "the one"))
+            secret = Records(secret.x, taught, two)
+        release = victim.release(secret, generator=stream(head, "release"))
+        observation = threat.observe(Run(secret, release))
+        found.append((reconstruct(observation, stream(head, "attacker")), secret))
+    return found
+
+
+def mean_error(found, records: int = 3) -> float:
+    errors = [(r.candidates[:records] - s.x[:records]).square().mean() for r, s in found]
+    return float(torch.stack(errors).mean())
+
+
+def class_mean_error(found) -> float:
+    prior = Prior(draws(300, 7))
+    errors = [
+        (torch.stack([prior.mean(int(label)) for label in s.y]) - s.x).square().mean()
+        for _, s in found
+    ]
+    return float(torch.stack(errors).mean())
+
+
+@pytest.mark.parametrize("shadows", [60, 0])
+def test_draws_the_records_of_a_head(shadows):
+    found = attacked(released_head(), replace(QUICK, shadows=shadows))
+    assert mean_error(found) < 0.7 * class_mean_error(found)
+    assert all(r.labels.tolist() == [0, 1, 2] for r, _ in found)
+
+
+def test_confidence_ranks_without_the_secret():
+    """Of heads so blurred that some drawings fail, the surer half is nearer to the secrets."""
+    victim = released_head()
+    victim = replace(victim, training=replace(victim.training, initial_deviation=0.02))
+    found = attacked(victim, QUICK, 20)
+    errors = torch.cat([(r.candidates - s.x).square().mean((1, 2, 3)) for r, s in found])
+    confidence = torch.cat([r.confidence for r, _ in found])
+    sure = confidence >= confidence.median()
+    assert float(errors[sure].mean()) < float(errors[~sure].mean())
+
+
+def test_a_hidden_layer_is_inverted_too():
+    backbone = sequential(nn.Flatten, lambda: nn.Linear(16, 48), nn.ReLU).eval()
+    training = HeadTraining(
+        ClassCounts.balanced(3, 3), epochs=40, learning_rate=0.3, initial_deviation=0.05
+    )
+    victim = ReleasedHead(HeadedModel(backbone, 48, 3, hidden=8), training)
+    found = attacked(victim, replace(QUICK, coefficient_shadows=1000))
+    assert mean_error(found) < 0.9 * class_mean_error(found)
+
+
+def test_one_against_the_rest_gives_one_candidate():
+    backbone = sequential(nn.Flatten, lambda: nn.Linear(16, 48), nn.ReLU).eval()
+    training = HeadTraining(
+        OneAgainstRest(1, 4), epochs=10, learning_rate=0.1, class_weights=(1.0, 4.0)
+    )
+    victim = ReleasedHead(HeadedModel(backbone, 48, 1), training)
+    attack = replace(QUICK, examples=600, shadows=10)
+    (found, _), *_ = attacked(victim, attack, 1)
+    assert found.candidates.shape == (1, 1, 4, 4)
+    assert found.labels is None
+    assert found.info["combinations of their features that the head determines"] == 1
+
+
+def test_several_records_of_a_class_give_one_candidate_for_each_class():
+    victim = released_head()
+    training = replace(victim.training, makeup=ClassCounts((2, 2, 1)))
+    attack = replace(QUICK, examples=600, shadows=10, polish_steps=5)
+    (found, _), *_ = attacked(replace(victim, training=training), attack, 1)
+    assert found.labels.tolist() == [0, 1, 2]
+    assert found.info["records in the largest group"] == 2
+
+
+@pytest.mark.parametrize(
+    ("build", "said"),
+    [
+        (lambda: HeadInversion(examples=0), "examples"),
+        (lambda: HeadInversion(shadows=1), "at least 2"),
+        (lambda: HeadInversion(polish_steps=-1), "negative"),
+        (lambda: FullyConnectedDecoder(()), "hidden layers"),
+        (lambda: AffineCopies(-1.0), "not negative"),
+    ],
+)
+def test_bad_settings_are_refused_in_a_sentence(build, said):
+    with pytest.raises(BadInput, match=said):
+        build()
+
+
+def test_adam_is_refused_in_a_sentence():
+    victim = released_head()
+    adam = replace(victim.training, optimizer="adam", learning_rate=0.01)
+    with pytest.raises(BadInput, match="SGD"):
+        attacked(replace(victim, training=adam), replace(QUICK, shadows=0), 1)
