@@ -6,9 +6,10 @@ replacement: an image that two heads share would count as a false positive.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -43,6 +44,24 @@ Decoder = Callable[[Tensor, Tensor], Tensor]
 """Draws images (n, *shape) from features (n, width) and classes (n,)."""
 
 
+@runtime_checkable
+class ReadsMany(Protocol):
+    """A prepared attack that reads many heads at once."""
+
+    def many(self, observations: Sequence[Observation]) -> list[Reconstruction]:
+        """What it draws of each."""
+        ...
+
+
+@runtime_checkable
+class Decodes(Protocol):
+    """A prepared attack whose decoder can be given features."""
+
+    def decode(self, features: Tensor, labels: Tensor) -> Tensor:
+        """What it draws of features (n, width) of records of these labels."""
+        ...
+
+
 @dataclass(frozen=True)
 class DrawnHeads:
     """Heads, each on a training set of its own, and what an attack drew of them.
@@ -50,6 +69,7 @@ class DrawnHeads:
     ``images`` (heads, c, *shape) are its reconstructions, one for each of ``classes`` (c,), or a
     single one (``classes`` is None). Other images are drawn alike: ``surrogates`` from Gaussian
     weights, ``decoded`` by a decoder from the true features, ``prior_draws`` by nobody, at random.
+    ``confidences`` (heads, c) are the attack's own.
     """
 
     records: Records
@@ -60,6 +80,7 @@ class DrawnHeads:
     surrogates: Tensor | None = None
     decoded: Tensor | None = None
     releases: tuple[ModelRelease, ...] = ()
+    confidences: Tensor | None = None
 
     @cached_property
     def counted(self) -> Tensor:
@@ -145,14 +166,18 @@ def reconstruct_heads(
     else:
         releases = tuple(victim.release(one, generator=generator) for one in secrets)
     fakes = None if shadows is None else gaussian_surrogates(shadows, heads, generator=generator)
-    images, surrogates = [], []
-    for head, release in enumerate(releases):
-        seen = WeakAdversary().observe(Run(secrets[head], release))
-        images.append(_drawn(reconstruct(seen, generator), classes, records))
-        if fakes is not None:
-            other = Observation(release_of(simulator, fakes[head]), seen.hints)
-            surrogates.append(_drawn(reconstruct(other, generator), classes, records))
-        progress.report(head + 1, heads)
+    seen = [WeakAdversary().observe(Run(*pair)) for pair in zip(secrets, releases)]
+    found = _read(reconstruct, seen, generator)
+    images = [_drawn(one, classes, records) for one in found]
+    stated = [c for c in (_confidences(one, classes) for one in found) if c is not None]
+    surrogates = []
+    if fakes is not None:
+        others = [
+            Observation(release_of(simulator, fake), one.hints) for fake, one in zip(fakes, seen)
+        ]
+        surrogates = [
+            _drawn(one, classes, records) for one in _read(reconstruct, others, generator)
+        ]
     drawn = DrawnHeads(
         records,
         sets,
@@ -161,7 +186,10 @@ def reconstruct_heads(
         _prior_draws(prior, heads, classes, generator),
         torch.stack(surrogates) if surrogates else None,
         releases=releases,
+        confidences=torch.stack(stated) if len(stated) == heads else None,
     )
+    if decoder is None and isinstance(reconstruct, Decodes):
+        decoder = reconstruct.decode
     if decoder is None:
         return drawn
     return replace(drawn, decoded=_decoded(drawn, features_of(simulator, records), decoder))
@@ -263,6 +291,29 @@ def _secret(records: Records, sets: TrainingSets, head: int, single: bool) -> Re
         return secret
     space = replace(secret.space, class_names=("another", "this one"))
     return replace(secret, y=sets.targets[head].to(secret.y.device), space=space)
+
+
+def _read(
+    reconstruct: Reconstructor, seen: Sequence[Observation], generator: torch.Generator
+) -> list[Reconstruction]:
+    """What an attack draws of each head, all at once where it can."""
+    if isinstance(reconstruct, ReadsMany):
+        return reconstruct.many(seen)
+    found = []
+    for head, observation in enumerate(seen):
+        found.append(reconstruct(observation, generator))
+        progress.report(head + 1, len(seen))
+    return found
+
+
+def _confidences(found: Reconstruction, classes: Tensor | None) -> Tensor | None:
+    """An attack's confidence (c,) in each drawing, where it has one for each class in order."""
+    wanted = 1 if classes is None else len(classes)
+    if found.confidence is None or len(found.confidence) != wanted:
+        return None
+    if classes is not None and found.labels is not None:
+        return found.confidence[found.labels.argsort()].detach().cpu().double()
+    return found.confidence.detach().cpu().double()
 
 
 def _drawn(found: Reconstruction, classes: Tensor | None, records: Records) -> Tensor:

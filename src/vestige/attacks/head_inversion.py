@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -22,12 +23,12 @@ from vestige.attacks.heads.estimators import (
 )
 from vestige.attacks.heads.groups import Groups, GroupStatistics
 from vestige.attacks.heads.posterior import posterior
-from vestige.attacks.heads.reading import headed_model, read_head
+from vestige.attacks.heads.reading import Heads, headed_model, read_head
 from vestige.attacks.heads.simulated_heads import SimulatedHeads, check_training, simulate
 from vestige.errors import BadInput
 from vestige.features import features_of
 from vestige.heads import HeadTraining
-from vestige.observations import ModelRelease, Observation, Public, Reconstruction, Reconstructor
+from vestige.observations import ModelRelease, Observation, Public, Reconstruction
 from vestige.priors.feature_decoders import (
     DecoderForm,
     FeatureDecoder,
@@ -37,6 +38,8 @@ from vestige.priors.feature_decoders import (
 from vestige.records import ImageSpace, Records
 
 SIMULATED_AT_A_TIME = 500
+AT_A_TIME = 100
+"""Released heads whose features are estimated together."""
 CONFIDENCE_EXAMPLES = 2_000
 """Public records whose drawings say what a drawing's error can be told by."""
 
@@ -78,6 +81,8 @@ class HeadInversion:
         Affine copies of the public pictures to learn from as well; None for none.
     rank
         Principal directions of each class that features are sought in.
+    features_folder
+        Where features of the prior's records are kept, by content; None for nowhere.
     """
 
     decoder: DecoderForm = field(default_factory=FullyConnectedDecoder)
@@ -90,6 +95,7 @@ class HeadInversion:
     rank: int = 100
     batch_size: int = 256
     learning_rate: float = 1e-3
+    features_folder: Path | None = field(default=None, repr=False)
 
     name = "Head inversion"
     summary = "infers the features a head was trained on and decodes them"
@@ -116,16 +122,14 @@ class HeadInversion:
                 "at least 20."
             )
 
-    def prepare(self, public: Public, *, generator: torch.Generator) -> Reconstructor:
+    def prepare(self, public: Public, *, generator: torch.Generator) -> HeadInverter:
         """Find the features of the prior's records, and train the decoder on them."""
-        knowledge = _Knowledge.of(public, self.rank)
+        knowledge = _Knowledge.of(public, self.rank, self.features_folder)
         estimator = self._estimator(knowledge, generator)
         channel = self._channel(knowledge, estimator, generator)
         decoder = self._decoder(knowledge, channel, generator)
         confidence = _confidence(knowledge, channel, decoder, generator)
-        return lambda observation, _: _reconstruct(
-            knowledge, estimator, decoder, confidence, observation
-        )
+        return HeadInverter(knowledge, estimator, decoder, confidence)
 
     def _estimator(self, knowledge: _Knowledge, generator: torch.Generator) -> Estimator:
         linear = knowledge.linear
@@ -218,11 +222,11 @@ class _Knowledge:
     device: torch.device
 
     @classmethod
-    def of(cls, public: Public, rank: int) -> _Knowledge:
+    def of(cls, public: Public, rank: int, folder: Path | None) -> _Knowledge:
         model, training = headed_model(public)
         check_training(training, model.hidden)
         groups, own = Groups.of(training.makeup), public.prior.records
-        features, labels = features_of(public.simulator, own).float(), own.y.cpu()
+        features, labels = features_of(public.simulator, own, folder).float(), own.y.cpu()
         # Records of classes that no training set holds are left out.
         wanted = {groups.classes[group] for group in groups.wanted}
         present = torch.tensor([None in wanted or int(label) in wanted for label in labels])
@@ -333,33 +337,62 @@ def _confidence(
     )
 
 
-def _reconstruct(
-    knowledge: _Knowledge,
-    estimator: Estimator,
-    decoder: FeatureDecoder,
-    confidence: Confidence,
-    observation: Observation,
-) -> Reconstruction:
-    groups, hints = knowledge.groups, observation.hints
-    if hints.batch_size not in (None, groups.size):
-        raise BadInput(
-            f"The head was trained on {groups.size} records by what is known of its training, not "
-            f"on {hints.batch_size}: audit it with batch_size={groups.size}."
+@dataclass(frozen=True)
+class HeadInverter:
+    """A prepared inversion: reads one released head, or many at once, which costs far less each."""
+
+    knowledge: _Knowledge
+    estimator: Estimator
+    decoder: FeatureDecoder
+    confidence: Confidence
+
+    def __call__(self, observation: Observation, generator: torch.Generator) -> Reconstruction:
+        """Draw what one head was trained on."""
+        return self.many([observation])[0]
+
+    def many(self, observations: Sequence[Observation]) -> list[Reconstruction]:
+        """Draw what each of many heads was trained on."""
+        groups, public = self.knowledge.groups, self.knowledge.public
+        for observation in observations:
+            if observation.hints.batch_size not in (None, groups.size):
+                raise BadInput(
+                    f"The head was trained on {groups.size} records by what is known of its "
+                    f"training, not on {observation.hints.batch_size}: audit it with "
+                    f"batch_size={groups.size}."
+                )
+        heads = [read_head(observation.release.tensors, public) for observation in observations]
+        found: list[Reconstruction] = []
+        for start in range(0, len(heads), AT_A_TIME):
+            some = Heads.joined(heads[start : start + AT_A_TIME])
+            found += [self._drawn(features) for features in self.estimator(some)]
+        return found
+
+    def decode(self, features: Tensor, labels: Tensor) -> Tensor:
+        """What the decoder draws from features (n, width) of records of these labels (n,)."""
+        groups, device = self.knowledge.groups, self.knowledge.device
+        index = {label: group for group, label in enumerate(groups.classes)}
+        # One class against the rest: the positives are the group that is drawn.
+        only = groups.wanted[0]
+        places = [index.get(int(label), only) for label in labels]
+        with torch.no_grad():
+            drawn = self.decoder(features.to(device), torch.tensor(places).to(device))
+        return drawn.cpu()
+
+    def _drawn(self, found: Tensor) -> Reconstruction:
+        knowledge, groups = self.knowledge, self.knowledge.groups
+        wanted = torch.tensor(groups.wanted)
+        with torch.no_grad():
+            drawn = self.decoder(found[wanted].to(knowledge.device), wanted.to(knowledge.device))
+        drawn = drawn.cpu()
+        seen = knowledge.drawn_features(drawn)
+        classes = [groups.classes[group] for group in groups.wanted]
+        labels = torch.tensor([label for label in classes if label is not None])
+        return Reconstruction(
+            drawn,
+            labels if len(labels) == len(drawn) else None,
+            self.confidence(drawn, seen, found[wanted], wanted),
+            info=_facts(knowledge),
         )
-    head = read_head(observation.release.tensors, knowledge.public)
-    found = estimator(head)[0]
-    wanted = torch.tensor(groups.wanted)
-    with torch.no_grad():
-        drawn = decoder(found[wanted].to(knowledge.device), wanted.to(knowledge.device)).cpu()
-    seen = knowledge.drawn_features(drawn)
-    classes = [groups.classes[group] for group in groups.wanted]
-    labels = torch.tensor([label for label in classes if label is not None])
-    return Reconstruction(
-        drawn,
-        labels if len(labels) == len(drawn) else None,
-        confidence(drawn, seen, found[wanted], wanted),
-        info=_facts(knowledge),
-    )
 
 
 def _facts(knowledge: _Knowledge) -> dict[str, str | int | float | bool]:

@@ -65,7 +65,8 @@ class HeadReconstructor:
       last ones.
 
     ``checkpoints`` is a folder; a training that was stopped is resumed from there, to the same
-    result. Its file is named by a hash of all that decides the result.
+    result. Its file is named by a hash of all that decides the result. ``features_folder`` keeps
+    the features of the prior's records, by content.
     """
 
     size: int = 32
@@ -86,6 +87,7 @@ class HeadReconstructor:
     patience: int = 8
     average: float | None = None
     checkpoints: Path | None = field(default=None, repr=False)
+    features_folder: Path | None = field(default=None, repr=False)
 
     name = "Head reconstructor"
     summary = "learns from shadow heads to draw a training record of each class from the weights"
@@ -155,7 +157,7 @@ class HeadReconstructor:
         if conditional is None:
             conditional = isinstance(training.makeup, ClassCounts)
         goals = DrawingGoals(training.makeup, conditional)
-        features = features_of(simulator, records).float()
+        features = features_of(simulator, records, self.features_folder).float()
         images, labels = to_network(records.x.cpu()), records.y.cpu()
         kept, apart = held_back(
             labels, training.makeup, self.validation, generator=stream(seed, "held back")
