@@ -7,8 +7,9 @@ from dataclasses import replace
 from torch import nn
 
 from vestige import networks
-from vestige.attacks import DeepLeakage, InvertingGradients
+from vestige.attacks import DeepLeakage, HeadInversion, InvertingGradients
 from vestige.audit import Audit
+from vestige.backbones import load_backbone
 from vestige.datasets import load
 from vestige.head_studies import study_heads
 from vestige.head_study import HeadStudy
@@ -84,17 +85,14 @@ def demonstration_head(space: Space) -> ReleasedHead:
 
 
 def demonstration_backbone(space: Space) -> tuple[nn.Module, int]:
-    """A backbone for small pictures and how many features it gives: random convolutions."""
-    layers = networks.convnet(space)
-    last = layers[-1]
-    assert isinstance(last, nn.Linear)
-    return layers[:-1].eval(), last.in_features
+    """A backbone for small pictures, trained on rendered letters, and how many features it has."""
+    backbone, form = load_backbone("digits")
+    assert space.shape == (form.channels, form.height, form.width)
+    return backbone, form.features
 
 
 def demonstration_attack() -> Attack:
-    """The attack on heads, set to seconds; imported here because only heads need it."""
-    from vestige.attacks import HeadInversion  # pyright: ignore[reportAttributeAccessIssue]
-
+    """The attack on heads, set to seconds."""
     return HeadInversion(examples=20_000, shadows=60, polish_steps=20)
 
 

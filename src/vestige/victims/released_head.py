@@ -14,6 +14,7 @@ from vestige.heads import HeadedModel, HeadTraining
 from vestige.observations import ModelRelease, Release
 from vestige.records import Records
 from vestige.simulation import Normalization, Simulator, cross_entropy, logistic
+from vestige.training_sets import OneAgainstRest
 from vestige.victims.client import client_batch
 from vestige.victims.description import describe_client
 from vestige.victims.head_dp_sgd import train_by_opacus, train_by_own_loop
@@ -80,6 +81,11 @@ class ReleasedHead:
             raise BadInput(
                 f"The head is trained on {training.makeup.size} records, not {len(secret)}: set "
                 f"batch_size={training.makeup.size}, or change the makeup of its training."
+            )
+        if isinstance(training.makeup, OneAgainstRest) and secret.classes != 2:
+            raise BadInput(
+                "One class against the rest is taught two labels: label the secret's records 1 "
+                "(this one) and 0 (another), in a space of two classes."
             )
         simulator = self.simulator.started(generator)
         assert isinstance(simulator.model, HeadedModel)
