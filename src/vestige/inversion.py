@@ -17,6 +17,7 @@ from vestige.evidence import assign, costs_between
 from vestige.exhibits import picture
 from vestige.observations import Attack, Observation, Public, Reconstruction
 from vestige.preflight import check_alone, check_form, check_replay, release_noun
+from vestige.private_steps import ClippedNoise
 from vestige.record import (
     AttackRecord,
     Candidate,
@@ -197,6 +198,13 @@ def agreement(runs: Sequence[Reconstruction]) -> Tensor | None:
     return (1 - 2 * torch.stack(aligned).std(0, correction=0)).clamp(0, 1)
 
 
+def _in_words(private: ClippedNoise) -> str:
+    return (
+        f"each record's gradient clipped to norm {private.clipping_norm:g}, noise multiplier "
+        f"{private.noise_multiplier:g}"
+    )
+
+
 def _draft(
     observation: Observation,
     public: Public,
@@ -212,6 +220,8 @@ def _draft(
     told = ["the model"]
     told += [f"the batch size ({hints.batch_size})"] if hints.batch_size else []
     told += ["the labels"] if hints.labels is not None else []
+    private = public.simulator.clipped_noise
+    told += [] if private is None else ["how records are clipped and how large the noise is"]
     known = public.simulator.companions
     told += [f"the other {len(known):,} training records"] if known is not None else []
     return Record(
@@ -251,6 +261,7 @@ def _draft(
             "Release": f"{type(observation.release).__name__}",
             "Runs of each attack": str(samples),
             "Seed": str(seed),
+            **({} if private is None else {"Clipping and noise": _in_words(private)}),
         },
         environment=environment(device),
         verdict=Verdict(kind=VerdictKind.INVALID, headline="Not judged yet.", lede=""),

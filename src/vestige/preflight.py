@@ -103,8 +103,10 @@ def check_alone(
     """What a release of unknown records says about its own scale and kind.
 
     For cross-entropy the head's bias gradient is the mean of p − y: its negative entries are
-    labels, at most one for each record, and add up to at least −1.
+    labels, at most one for each record, and add up to at least −1. Noise hides all of this.
     """
+    if simulator.clipped_noise is not None:
+        return []
     name = head_bias(simulator, classes)
     if name is None or name not in release.tensors or simulator.loss is not cross_entropy:
         return []
@@ -162,6 +164,11 @@ def check_replay(
         return Check(
             outcome=CheckOutcome.PASSED,
             sentence=f"The recomputed {noun} agrees with the release: {said}.",
+        )
+    if isinstance(release, GradientRelease) and private is not None and private.noise_multiplier:
+        return _remark(
+            f"The release holds noise, and a Poisson sample of unknown size: {said}.",
+            "Without noise the recomputed gradient would have its direction.",
         )
     if cosine >= COSINE:
         size = len(reference)

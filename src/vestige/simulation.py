@@ -105,8 +105,9 @@ def logits_of(output: object) -> Tensor:
 class Simulator:
     """What a victim computes, as far as somebody was told: records and targets → named tensors.
 
-    ``local`` is training by SGD, with ``clipped_noise`` by DP-SGD on the full batch; ``fit`` is
-    training to the optimum of a convex objective, ``private`` DP-SGD whose gradients are all seen,
+    ``local`` is training by SGD, with ``clipped_noise`` by DP-SGD on the full batch (without
+    training, one gradient of clipped records); ``fit`` is training to the optimum of a convex
+    objective, ``private`` DP-SGD whose gradients are all seen,
     ``head`` training of the head of a ``HeadedModel``, which is then released (``order`` seeds the
     shuffles of one run). With ``companions``, records that take part in every run before the given
     ones, a trained model is released, or by ``private`` the sequence of its gradients; without them
@@ -132,10 +133,10 @@ class Simulator:
     def __post_init__(self) -> None:
         if self.head is not None and not isinstance(self.model, HeadedModel):
             raise BadInput("Training of a head needs a HeadedModel: wrap the backbone in one.")
-        if self.clipped_noise is not None and (self.local is None or self.companions is None):
+        if self.clipped_noise is not None and (self.local is None) != (self.companions is None):
             raise BadInput(
-                "Clipping and noise are part of a training beside known records: give companions "
-                "and a LocalTraining with them."
+                "Clipping and noise are part of one gradient, or of a training beside known "
+                "records: give companions and a LocalTraining together, or neither."
             )
         if self.companions is None and self.fit is None and self.private is None:
             return
@@ -199,8 +200,12 @@ class Simulator:
         """Gradient of the loss at the released parameters; differentiable in x and targets.
 
         ``functional=False`` gives the same by plain autograd: cheaper for one batch, and open to
-        models that ``torch.func`` cannot handle, but not to be used under ``vmap``.
+        models that ``torch.func`` cannot handle, but not to be used under ``vmap``. Records are
+        clipped where the victim clips them, one by one, which is functional always; noise is left
+        out.
         """
+        if self.clipped_noise is not None:
+            return self._clipped_step(self.clipped_noise, self.parameters, x, targets)
         if functional:
             return torch.func.grad(self.loss_of)(self.parameters, x, targets)
         own = {n: p for n, p in self.network.named_parameters() if p.requires_grad}
