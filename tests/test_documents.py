@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import torch
 
 import vestige
 
@@ -25,7 +27,11 @@ def test_the_readme_example_runs(tmp_path, monkeypatch):
         # An attack that is not part of this version yet cannot run.
         if "vestige.HeadInversion" in example and not hasattr(vestige, "HeadInversion"):
             continue
-        exec(compile(example.replace("trials=40", "trials=2"), "README.md", "exec"), {})
+        if "opacus" in example and find_spec("opacus") is None:
+            continue
+        # What draws from torch's global stream in a reader's own code may do so here.
+        with torch.random.fork_rng():
+            exec(compile(example.replace("trials=40", "trials=2"), "README.md", "exec"), {})
     assert (tmp_path / "page.html").is_file()
 
 

@@ -213,9 +213,7 @@ def test_what_cannot_be_private_is_refused():
         victim(1.0, model=normed)
     assert victim(1.0, model=normed, mode="eval").release(SECRET, generator=stream(0))
     with pytest.raises(BadInput, match="companions"):
-        Simulator(
-            linear_network(), local=LocalTraining(2, 0.1), clipped_noise=ClippedNoise(1.0, 1.0)
-        )
+        Simulator(linear_network(), local=TRAINING, clipped_noise=ClippedNoise(1.0, 1.0))
     for wrong in ((0.0, 1.0), (math.nan, 1.0), (math.inf, 1.0), (1.0, -1.0), (1.0, math.nan)):
         with pytest.raises(BadInput, match="positive clipping norm"):
             ClippedNoise(*wrong)

@@ -19,6 +19,7 @@ from vestige.observations import (
     Public,
     UpdateRelease,
 )
+from vestige.private_steps import ClippedNoise
 from vestige.records import Column, ImageSpace, Prior, Records, Space, TableSpace
 from vestige.simulation import LocalTraining, Normalization, Simulator
 from vestige.streams import stream
@@ -41,6 +42,8 @@ class Capture:
     std: str = ""
     mode: str = "train"
     reduction: str = "mean"
+    clipping_norm: float = 0.0
+    noise_multiplier: float = 0.0
     update: bool = False
     local_steps: int = 1
     local_batch_size: int = 0
@@ -136,6 +139,15 @@ class Capture:
             local = LocalTraining(
                 self.local_steps, self.learning_rate, self.local_batch_size or None, self.momentum
             )
+        if self.noise_multiplier and not self.clipping_norm:
+            raise BadInput("--noise-multiplier is in units of --clipping-norm: give both.")
+        if self.clipping_norm and self.update:
+            raise BadInput(
+                "--clipping-norm is of one gradient of DP-SGD: leave it out beside --update."
+            )
+        private = None
+        if self.clipping_norm:
+            private = ClippedNoise(self.clipping_norm, self.noise_multiplier)
         normalization = None
         if self.mean or self.std:
             normalization = Normalization(
@@ -147,6 +159,7 @@ class Capture:
             reduction=self.reduction,
             normalization=normalization,
             local=local,
+            clipped_noise=private,
         )
 
     def _space(self, simulator: Simulator) -> Space:

@@ -129,6 +129,12 @@ def invert(
     std: Annotated[str, typer.Option(help="Normalisation of the client: deviations.")] = "",
     mode: Annotated[str, typer.Option(help="The client's mode: train or eval.")] = "train",
     reduction: Annotated[str, typer.Option(help="The client's loss: mean or sum.")] = "mean",
+    clipping_norm: Annotated[
+        float, typer.Option(min=0, help="DP-SGD: each record was clipped to this; 0: not clipped.")
+    ] = 0.0,
+    noise_multiplier: Annotated[
+        float, typer.Option(min=0, help="DP-SGD: noise in units of the clipping norm.")
+    ] = 0.0,
     update: Annotated[bool, typer.Option(help="It is an update, new minus old weights.")] = False,
     local_steps: Annotated[int, typer.Option(min=1)] = 1,
     local_batch_size: Annotated[int, typer.Option(min=0, help="0: the whole batch.")] = 0,
@@ -161,6 +167,8 @@ def invert(
         std=std,
         mode=mode,
         reduction=reduction,
+        clipping_norm=clipping_norm,
+        noise_multiplier=noise_multiplier,
         update=update,
         local_steps=local_steps,
         local_batch_size=local_batch_size,
@@ -207,6 +215,9 @@ def bounds(
     noise_multiplier: Annotated[
         float | None, typer.Option(help="Gaussian noise in units of the clipping norm.")
     ] = None,
+    mu: Annotated[
+        float | None, typer.Option(help="The same as a ratio: clipping norm over noise, 1/σ.")
+    ] = None,
     sampling_rate: Annotated[
         float | None, typer.Option(help="Of DP-SGD's Poisson samples; without: no sampling.")
     ] = None,
@@ -244,6 +255,7 @@ def bounds(
         sampling_rate=sampling_rate,
         steps=steps,
         replace_one=replace_one,
+        mu=mu,
     )
     statement = state(
         description.mechanism,

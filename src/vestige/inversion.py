@@ -17,6 +17,7 @@ from vestige.evidence import assign, costs_between
 from vestige.exhibits import picture
 from vestige.observations import Attack, Observation, Public, Reconstruction
 from vestige.preflight import check_alone, check_form, check_replay, release_noun
+from vestige.private_steps import ClippedNoise
 from vestige.record import (
     AttackRecord,
     Candidate,
@@ -77,7 +78,15 @@ def invert(
     checks = check_form(public.simulator, release)
     checks += check_alone(public.simulator, release, observation.hints.batch_size, public.classes)
     if reference is not None:
-        checks.append(check_replay(public.simulator, release, reference))
+        replay = check_replay(public.simulator, release, reference)
+        if replay.outcome is CheckOutcome.FAILED and public.simulator.clipped_noise is not None:
+            # Opacus divides by the expected size of a sample, the replay by the given batch's.
+            replay = Check(
+                outcome=CheckOutcome.REMARK,
+                sentence="The release holds noise, and a sample whose size only the trainer knows. "
+                + replay.sentence,
+            )
+        checks.append(replay)
     started, cpu = datetime.now(UTC).isoformat(timespec="seconds"), time.process_time()
     candidates: list[Candidate] = []
     seconds: dict[str, float] = {}
@@ -197,6 +206,13 @@ def agreement(runs: Sequence[Reconstruction]) -> Tensor | None:
     return (1 - 2 * torch.stack(aligned).std(0, correction=0)).clamp(0, 1)
 
 
+def _in_words(private: ClippedNoise) -> str:
+    return (
+        f"each record's gradient clipped to norm {private.clipping_norm:g}, noise multiplier "
+        f"{private.noise_multiplier:g}"
+    )
+
+
 def _draft(
     observation: Observation,
     public: Public,
@@ -212,6 +228,8 @@ def _draft(
     told = ["the model"]
     told += [f"the batch size ({hints.batch_size})"] if hints.batch_size else []
     told += ["the labels"] if hints.labels is not None else []
+    private = public.simulator.clipped_noise
+    told += [] if private is None else ["how records are clipped and how large the noise is"]
     known = public.simulator.companions
     told += [f"the other {len(known):,} training records"] if known is not None else []
     return Record(
@@ -251,6 +269,7 @@ def _draft(
             "Release": f"{type(observation.release).__name__}",
             "Runs of each attack": str(samples),
             "Seed": str(seed),
+            **({} if private is None else {"Clipping and noise": _in_words(private)}),
         },
         environment=environment(device),
         verdict=Verdict(kind=VerdictKind.INVALID, headline="Not judged yet.", lede=""),

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from vestige.bounds.statement import Statement
 from vestige.errors import NotFound
 from vestige.files import explained, write_atomically
 from vestige.head_study import HeadStudy
 from vestige.record import Record
 from vestige.report import render
+from vestige.report.bounds import render_bounds
 from vestige.report.head_study import render_head_study
 from vestige.store import RunDirectory, load_record
 from vestige.verdicts import judge
@@ -33,9 +35,13 @@ def render_again(path: Path, out: Path | None, *, redact: bool = False) -> tuple
     return record, page
 
 
-def save_page(record: Record | HeadStudy, path: str | Path, *, redact: bool = False) -> None:
-    """Render a Record or a study and write its page, readable by its owner alone."""
-    if isinstance(record, HeadStudy):
+def save_page(
+    record: Record | HeadStudy | Statement, path: str | Path, *, redact: bool = False
+) -> None:
+    """Render a Record, a study or a statement of bounds and write its page, for its owner alone."""
+    if isinstance(record, Statement):
+        write_page(Path(path), render_bounds(record))
+    elif isinstance(record, HeadStudy):
         write_page(Path(path), render_head_study(record, redact=redact))
     else:
         write_page(Path(path), render(record, redact=redact))

@@ -105,13 +105,13 @@ def logits_of(output: object) -> Tensor:
 class Simulator:
     """What a victim computes, as far as somebody was told: records and targets → named tensors.
 
-    ``local`` is training by SGD. ``clipped_noise`` makes its steps, or the one gradient that is
-    released, those of DP-SGD on the full batch; ``fit`` is
-    training to the optimum of a convex objective, ``private`` DP-SGD whose gradients are all seen,
-    ``head`` training of the head of a ``HeadedModel``, which is then released (``order`` seeds the
-    shuffles of one run). With ``companions``, records that take part in every run before the given
-    ones, a trained model is released, or by ``private`` the sequence of its gradients; without them
-    an update, or, if there is no training, a gradient.
+    ``local`` is training by SGD, with ``clipped_noise`` by DP-SGD on the full batch (without
+    training, one gradient of clipped records); ``fit`` is training to the optimum of a convex
+    objective, ``private`` DP-SGD whose gradients are all seen, ``head`` training of the head of a
+    ``HeadedModel``, which is then released (``order`` seeds the shuffles of one run). With
+    ``companions``, records that take part in every run before the given ones, a trained model is
+    released, or by ``private`` the sequence of its gradients; without them an update, or, if there
+    is no training, a gradient.
     ``fresh_initialization`` says that every run draws its own initial weights: those of ``model``
     are then only an example (see ``started``).
     """
@@ -135,8 +135,8 @@ class Simulator:
             raise BadInput("Training of a head needs a HeadedModel: wrap the backbone in one.")
         if self.clipped_noise is not None and (self.local is None) != (self.companions is None):
             raise BadInput(
-                "Clipping and noise belong to one gradient, or to a training beside known records: "
-                "give companions and a LocalTraining together, or neither."
+                "Clipping and noise are part of one gradient, or of a training beside known "
+                "records: give companions and a LocalTraining together, or neither."
             )
         if self.companions is None and self.fit is None and self.private is None:
             return
@@ -201,7 +201,8 @@ class Simulator:
 
         ``functional=False`` gives the same by plain autograd: cheaper for one batch, and open to
         models that ``torch.func`` cannot handle, but not to be used under ``vmap``. Records are
-        clipped where the victim clips them; noise is left out.
+        clipped where the victim clips them, one by one, which is functional always; noise is left
+        out.
         """
         if self.clipped_noise is not None:
             return self._clipped_step(self.clipped_noise, self.parameters, x, targets)

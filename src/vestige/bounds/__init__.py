@@ -53,6 +53,12 @@ from vestige.bounds.mechanisms import (
 )
 from vestige.bounds.monte_carlo import MonteCarloBound, monte_carlo_estimate
 from vestige.bounds.no_prior import NoPriorReconstruction
+from vestige.bounds.noise_ratio import (
+    epsilon_of_ratio,
+    mechanism_of_ratio,
+    ratio_for_epsilon,
+    ratio_of,
+)
 from vestige.bounds.poisson_gaussian import PoissonGaussianBound
 from vestige.bounds.privacy_loss import PrivacyLossBound
 from vestige.bounds.privacy_profile import PrivacyProfileBound
@@ -110,14 +116,18 @@ __all__ = [
     "cramer_rao_from_norm",
     "epsilon_by_privacy_loss",
     "epsilon_by_renyi",
+    "epsilon_of_ratio",
     "from_dp_event",
     "from_opacus_history",
     "in_words",
     "mechanism_from_json",
+    "mechanism_of_ratio",
     "mechanism_to_json",
     "monte_carlo_estimate",
     "protection_of",
     "pruned_jacobian",
+    "ratio_for_epsilon",
+    "ratio_of",
     "state",
     "strengths_of",
     "tightest",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,7 +29,8 @@ USUAL_DELTA = 1e-5
 class Description:
     """One of: ε with or without δ, ρ, Gaussian noise, Laplace noise, a file; the rest is None.
 
-    With a noise multiplier ``delta`` describes nothing: it is where ε is reported.
+    Gaussian noise is a noise multiplier σ or the ratio μ = 1/σ; ``delta`` then describes nothing:
+    it is where ε is reported.
     """
 
     epsilon: float | None = None
@@ -40,6 +42,7 @@ class Description:
     sampling_rate: float | None = None
     steps: int | None = None
     replace_one: bool = False
+    mu: float | None = None
 
     @property
     def mechanism(self) -> Mechanism:
@@ -55,11 +58,12 @@ class Description:
         steps = 1 if self.steps is None else self.steps
         if self.laplace is not None:
             return Laplace(self.laplace, steps, relation)
-        if self.noise_multiplier is None:
+        noise = self._noise
+        if noise is None:
             return _from_file(self.file)
         if self.sampling_rate is None:
-            return Gaussian(self.noise_multiplier, steps, relation)
-        return DPSGD(self.noise_multiplier, self.sampling_rate, steps, None, relation)
+            return Gaussian(noise, steps, relation)
+        return DPSGD(noise, self.sampling_rate, steps, None, relation)
 
     @property
     def reported_delta(self) -> float:
@@ -67,11 +71,21 @@ class Description:
         pure = self.epsilon is not None and self.delta == 0
         return USUAL_DELTA if self.delta is None or pure else self.delta
 
+    @property
+    def _noise(self) -> float | None:
+        """The noise multiplier, by itself or as 1/μ."""
+        if self.mu is None:
+            return self.noise_multiplier
+        if not 0 < self.mu < math.inf:
+            raise BadInput(f"--mu is positive and finite, not {self.mu!r}: it is 1/σ.")
+        return 1 / self.mu
+
     def _check(self) -> None:
         alternatives = {
             "--epsilon": self.epsilon,
             "--rho": self.rho,
             "--noise-multiplier": self.noise_multiplier,
+            "--mu": self.mu,
             "--laplace": self.laplace,
             "--mechanism": self.file,
         }
@@ -81,10 +95,13 @@ class Description:
             raise BadInput(
                 f"{said or 'No mechanism is described'}: give one of {', '.join(alternatives)}."
             )
-        if self.sampling_rate is not None and self.noise_multiplier is None:
-            raise BadInput("--sampling-rate belongs to --noise-multiplier: give both.")
-        if self.steps is not None and self.noise_multiplier is None and self.laplace is None:
-            raise BadInput("--steps belongs to --noise-multiplier or --laplace: give one of them.")
+        gaussian = self.noise_multiplier is not None or self.mu is not None
+        if self.sampling_rate is not None and not gaussian:
+            raise BadInput("--sampling-rate belongs to --noise-multiplier or --mu: give both.")
+        if self.steps is not None and not gaussian and self.laplace is None:
+            raise BadInput(
+                "--steps belongs to --noise-multiplier, --mu or --laplace: give one of them."
+            )
         if self.replace_one and self.file is not None:
             raise BadInput("The file of --mechanism says its own relation: drop --replace-one.")
 
