@@ -8,7 +8,7 @@
 attacked nor given to an attacker. Maciazek and Allison 2025 pre-train on EMNIST letters, which are
 handwritten; without handwriting features hardly tell digits apart.
 
-``digits``: 8×8 pictures, 64 features, rendered letters only: it never saw a digit.
+``digits``: 8×8 pictures, 256 features, rendered letters only: it never saw a digit.
 
 Letters are rendered in the TrueType fonts of the system, so other fonts give another backbone.
 """
@@ -35,7 +35,7 @@ PRETRAINING_DIGITS = 10_000
 """The first so many training images of MNIST; benchmarks leave them to the backbone."""
 
 MNIST = BackboneForm(1, 28, 28, ((16,), (32,), (64,)), 256)
-DIGITS = BackboneForm(1, 8, 8, ((16,), (32,)), 64)
+DIGITS = BackboneForm(1, 8, 8, ((32,),), 256)
 
 
 def fonts() -> list[Path]:

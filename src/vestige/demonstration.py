@@ -79,7 +79,7 @@ def demonstration_head(space: Space) -> ReleasedHead:
     backbone, width = demonstration_backbone(space)
     classes = len(space.class_names)
     training = HeadTraining(
-        ClassCounts.balanced(classes, classes), epochs=60, learning_rate=0.1, weight_decay=1e-4
+        ClassCounts.balanced(classes, classes), epochs=60, learning_rate=0.02, weight_decay=1e-4
     )
     return ReleasedHead(HeadedModel(backbone, width, classes), training)
 
@@ -93,7 +93,7 @@ def demonstration_backbone(space: Space) -> tuple[nn.Module, int]:
 
 def demonstration_attack() -> Attack:
     """The attack on heads, set to seconds."""
-    return HeadInversion(examples=20_000, shadows=60, polish_steps=20)
+    return HeadInversion(examples=60_000, shadows=60, polish_steps=40)
 
 
 def _digits() -> Splits:
