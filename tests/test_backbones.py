@@ -23,7 +23,7 @@ def test_a_backbone_is_read_as_it_was_written(tmp_path):
 
 
 def test_the_shipped_backbone_tells_digits_apart():
-    """Nearest class means of 64 features, of digits it never saw: chance is 10%."""
+    """Nearest class means of 256 features, of digits it never saw: chance is 10%."""
     digits = datasets.load("digits")
     backbone, form = load_backbone("digits")
     with torch.no_grad():

@@ -16,10 +16,11 @@ from typer.testing import CliRunner
 
 from head_worlds import LeastSquares
 from test_store import contents
-from vestige import HeadStudy, HonestServer, SharedGradient
+from vestige import HeadStudy, HonestServer, NoiseStudy, SharedGradient
 from vestige import attacks as attack_room
 from vestige.archive import save_observation
 from vestige.cli import app, main
+from vestige.demonstration import digits_as_large_as_mnist
 from vestige.observations import GradientRelease, Hints, Observation, UpdateRelease
 from vestige.record import VerdictKind
 from vestige.store import RunDirectory, load_record
@@ -159,7 +160,34 @@ def test_demo_of_a_head(vestige, monkeypatch):
     assert Path("demo/heads.json").stat().st_mode & 0o077 == 0
     for name in ("heads", "page"):
         assert "data:image" not in Path(f"demo/{name}.html").read_text()
+    again = vestige("report", "demo/heads.json")
+    assert again[0] == 0
+    assert again[1].endswith("Page: demo/heads.html\n")
+    assert "data:image" in Path("demo/heads.html").read_text()
     assert vestige("demo", "--head", "--trials", "2", "--redact")[:2] == (code, out)
+
+
+def test_demo_of_noise(vestige, monkeypatch):
+    monkeypatch.setattr("vestige.demonstration.STRENGTHS", (50.0, 5.0))
+    monkeypatch.setattr("vestige.demonstration._unseen_clothes", digits_as_large_as_mnist)
+    code, out, err = vestige("demo", "--dp", "--trials", "6", "--out", "d")
+    assert code == 0, err
+    assert out.endswith("Page: d/noise.html\n")
+    study = NoiseStudy.model_validate_json(Path("d/noise.json").read_text())
+    assert (study.images, study.steps) == (6, 1000)
+    assert Path("d/noise.json").stat().st_mode & 0o077 == 0
+    assert "data:image" in Path("d/noise.html").read_text()
+    for place in ("d", "d/noise.json"):
+        again = vestige("report", place, "--redact")
+        assert again[:2] == (0, out)
+        assert "data:image" not in Path("d/noise.html").read_text()
+    assert vestige("demo", "--dp", "--head")[0] == 2
+    Path("d/noise.json").write_text('{"kind": "noise study", "schema_version": 1}')
+    code, _, err = vestige("report", "d")
+    assert code == 2
+    assert "damaged" in err
+    Path("d/noise.json").write_text('{"kind": "noise study", "schema_version": 9}')
+    assert "another format" in vestige("report", "d")[2]
 
 
 def test_the_real_demo_starts(vestige):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from vestige.deep_networks import alexnet, resnet18, vgg11
+from vestige.deep_networks import alexnet, resnet9, resnet18, vgg11
 from vestige.errors import BadInput
 from vestige.networks import convnet, lenet, lenet5, mlp, resnet
 from vestige.records import Column, ImageSpace, Space, TableSpace
@@ -169,6 +169,7 @@ DEEP = {
         space, width=8, hidden=(32,), batch_norm=True, **more
     ),
     "alexnet": lambda space, **more: alexnet(space, width=8, hidden=(32,), **more),
+    "resnet9": lambda space, **more: resnet9(space, width=8, **more),
     "resnet18": lambda space, **more: resnet18(space, width=8, **more),
 }
 
@@ -220,6 +221,16 @@ def test_deep_networks_have_the_published_sizes():
     ]
 
 
+def test_resnet9_treats_every_record_for_itself():
+    space = ImageSpace(3, 32, 32, tuple("0123456789"))
+    model = resnet9(space)
+    found = [m for m in model.modules() if isinstance(m, nn.Conv2d)]
+    assert [m.out_channels for m in found] == [64, 128, 128, 128, 256, 256, 256, 256]
+    x = some(space, 3)
+    together, apart = model(x), torch.cat([model(x[i : i + 1]) for i in range(3)])
+    assert torch.allclose(together, apart, atol=1e-4)
+
+
 def test_lenet_heads():
     def linear(model: nn.Module) -> list[int]:
         return [m.in_features for m in model.modules() if isinstance(m, nn.Linear)]
@@ -232,7 +243,9 @@ def test_lenet_heads():
         lenet5(pictures(1, 8, 8))
 
 
-@pytest.mark.parametrize("network", [convnet, lenet, lenet5, resnet, vgg11, alexnet, resnet18])
+@pytest.mark.parametrize(
+    "network", [convnet, lenet, lenet5, resnet, vgg11, alexnet, resnet9, resnet18]
+)
 def test_tables_are_refused(network):
     with pytest.raises(BadInput, match="use mlp"):
         network(TABLE)
@@ -247,6 +260,8 @@ def test_tables_are_refused(network):
         lambda: resnet(pictures(), width=0),
         lambda: lenet(pictures(), hidden=(0,)),
         lambda: vgg11(pictures(), width=0),
+        lambda: resnet9(pictures(), width=12),
+        lambda: resnet9(pictures(1, 7, 20)),
         lambda: mlp(ImageSpace(1, 8, 8, ())),
         lambda: mlp(pictures(), activation=lambda: nn.LayerNorm(200)),
     ],

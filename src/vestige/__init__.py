@@ -39,6 +39,7 @@ _HOME = {
     "LocalTraining": "simulation",
     "MaliciousServer": "threats",
     "ModelRelease": "observations",
+    "NoiseStudy": "noise_study",
     "Normalization": "simulation",
     "OneAgainstRest": "training_sets",
     "Prior": "records",
@@ -70,6 +71,7 @@ _HOME = {
     "render": "report",
     "run": "audit",
     "study_heads": "head_studies",
+    "study_noise": "noise_studies",
     "trained": "victims",
 }
 
@@ -107,6 +109,7 @@ __all__ = [
     "LocalTraining",
     "MaliciousServer",
     "ModelRelease",
+    "NoiseStudy",
     "Normalization",
     "Observation",
     "OneAgainstRest",
@@ -139,6 +142,7 @@ __all__ = [
     "run",
     "save_page",
     "study_heads",
+    "study_noise",
     "trained",
 ]
 
@@ -182,6 +186,8 @@ if TYPE_CHECKING:
     from vestige.imprint import BareImprint, Bins, ImprintedModel
     from vestige.inversion import invert
     from vestige.measured_heads import measure_heads
+    from vestige.noise_studies import study_noise
+    from vestige.noise_study import NoiseStudy
     from vestige.observations import (
         GradientRelease,
         GradientSequenceRelease,

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vestige import __version__
-from vestige.errors import Interrupted, VestigeError
+from vestige.errors import BadInput, Interrupted, VestigeError
 
 if TYPE_CHECKING:
+    from vestige.pages import Study
     from vestige.record import Record
 
 app = typer.Typer(
@@ -71,21 +72,43 @@ def _root(
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Folder of the run.")] = Path("demo"),
-    trials: Annotated[int, typer.Option(min=1)] = 40,
+    trials: Annotated[
+        int | None,
+        typer.Option(min=1, help="Default 40; with --dp images to attack, default 100."),
+    ] = None,
     seed: int = 0,
     threads: Threads = 1,
     redact: Redact = False,
     head: Annotated[
         bool, typer.Option("--head", help="Bundled digits behind a published head instead.")
     ] = False,
+    dp: Annotated[
+        bool, typer.Option("--dp", help="What DP-SGD's noise hides of images instead.")
+    ] = False,
 ) -> None:
     """Audit bundled faces: what does a server see in one shared gradient?"""
-    from vestige.demonstration import demonstration, head_demonstration, head_demonstration_study
-    from vestige.terminal import keep_study, run_and_render, torch_threads
+    from vestige.demonstration import (
+        demonstration,
+        head_demonstration,
+        head_demonstration_study,
+        noise_demonstration,
+    )
+    from vestige.terminal import keep_study, run_and_render, study_and_keep, torch_threads
 
+    if head and dp:
+        raise BadInput("Choose one demonstration: --head or --dp.")
     with torch_threads(threads):
+        if dp:
+            made = study_and_keep(
+                lambda: noise_demonstration(seed, trials or 100),
+                "strengths of noise",
+                out,
+                redact=redact,
+            )
+            _finish(*made)
+            return
         audit = head_demonstration() if head else demonstration()
-        record, page = run_and_render(audit, trials, seed, out, redact=redact)
+        record, page = run_and_render(audit, trials or 40, seed, out, redact=redact)
         if head:
             study_page = keep_study(head_demonstration_study(seed), out, redact=redact)
             typer.echo(f"Study of many heads: {study_page}")
@@ -184,11 +207,11 @@ def invert(
 
 @app.command()
 def report(
-    run: Annotated[Path, typer.Argument(help="A run folder, or a record.json.")],
+    run: Annotated[Path, typer.Argument(help="A run folder, a record.json or a study.")],
     out: Annotated[Path | None, typer.Option(help="The page; default: page.html in RUN.")] = None,
     redact: Redact = False,
 ) -> None:
-    """Judge a finished run again and render its page again; needs no model."""
+    """Judge a finished run again and render its page, or that of a study; needs no model."""
     from vestige.pages import render_again
 
     _finish(*render_again(run, out, redact=redact))
@@ -298,9 +321,9 @@ def calibrate(
     show_calibration(found, as_json=as_json, page=page)
 
 
-def _finish(record: Record, page: Path, fail_above: float | None = None) -> None:
+def _finish(record: Record | Study, page: Path, fail_above: float | None = None) -> None:
     """Say the verdict and where the page is; choose the exit code."""
-    from vestige.record import VerdictKind
+    from vestige.record import Record, VerdictKind
     from vestige.verdicts import strongest
 
     verdict = record.verdict
@@ -311,6 +334,10 @@ def _finish(record: Record, page: Path, fail_above: float | None = None) -> None
     if verdict.remedy:
         typer.echo(verdict.remedy)
     typer.echo(f"Page: {page}")
+    if not isinstance(record, Record):
+        if verdict.kind is VerdictKind.INVALID:
+            raise typer.Exit(INVALID)
+        return
     if verdict.kind is VerdictKind.INVALID:
         stopped = record.failure is not None and record.failure.attack is None
         raise typer.Exit(INTERRUPTED if stopped else INVALID)

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from vestige.errors import BadInput
 from vestige.networks import (
     _classes,
     _convolution,
@@ -124,5 +125,55 @@ def resnet18(
     def build() -> nn.Sequential:
         body, features = residual_body(picture.channels, width, 2, 4, batch_norm)
         return nn.Sequential(*body, *_dense((features, *hidden, _classes(space)), nn.ReLU))
+
+    return _initialised(build, _he, generator)
+
+
+class _Beside(nn.Module):
+    """Layers beside the identity: (n, c, h, w) → (n, c, h, w)."""
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__()
+        self.residual = nn.Sequential(*layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Add what the layers say of a picture to the picture."""
+        return x + self.residual(x)
+
+
+def resnet9(
+    space: Space, *, width: int = 64, generator: torch.Generator | None = None
+) -> nn.Sequential:
+    """ResNet-9 with group norms, as private training uses it (Klause et al. 2022; Page 2019).
+
+    Eight 3×3 convolutions of 1, 2, 2, 2, 4, 4, 4 and 4 times the width, two pairs of them beside a
+    shortcut, and a linear layer. Group norms, of eight groups, see one record at a time, so that
+    every record has a gradient of its own. Klause et al. normalise once more after each pair, which
+    is left out, and activate by Mish, here ReLU. Parameters as in ``vgg11``; the width is a
+    multiple of 8.
+    """
+    picture = _pictures(space, "resnet9", width)
+    if width % 8:
+        raise BadInput(f"The width of a resnet9 is a multiple of 8, not {width}.")
+    if min(picture.height, picture.width) < 8:
+        raise BadInput("A resnet9 halves pictures three times: give 8 × 8 pixels or more.")
+
+    def layer(before: int, after: int, *, pooled: bool = False) -> nn.Sequential:
+        parts = [nn.Conv2d(before, after, 3, padding=1), nn.GroupNorm(8, after), nn.ReLU()]
+        return nn.Sequential(*parts, *([nn.MaxPool2d(2)] if pooled else []))
+
+    def build() -> nn.Sequential:
+        double, quadruple = 2 * width, 4 * width
+        return nn.Sequential(
+            layer(picture.channels, width),
+            layer(width, double, pooled=True),
+            _Beside(layer(double, double), layer(double, double)),
+            layer(double, quadruple, pooled=True),
+            layer(quadruple, quadruple, pooled=True),
+            _Beside(layer(quadruple, quadruple), layer(quadruple, quadruple)),
+            nn.AdaptiveMaxPool2d(1),
+            nn.Flatten(),
+            nn.Linear(quadruple, _classes(space)),
+        )
 
     return _initialised(build, _he, generator)

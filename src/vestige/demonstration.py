@@ -1,9 +1,13 @@
-"""What ``vestige demo`` runs, all bundled: faces behind a gradient, digits behind a head."""
+"""What ``vestige demo`` runs: faces behind a gradient, digits behind a head, images behind noise.
+
+All data is bundled; behind noise, clothes take the place of digits where they are installed.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+import torch
 from torch import nn
 
 from vestige import networks
@@ -11,11 +15,17 @@ from vestige.attacks import DeepLeakage, HeadInversion, InvertingGradients
 from vestige.audit import Audit
 from vestige.backbones import load_backbone
 from vestige.datasets import load
+from vestige.errors import NotFound
 from vestige.head_studies import study_heads
 from vestige.head_study import HeadStudy
 from vestige.heads import HeadedModel, HeadTraining
+from vestige.noise_studies import study_noise
+from vestige.noise_study import NoiseStudy
 from vestige.observations import Attack
-from vestige.records import Space, Splits
+from vestige.priors import DiffusionPrior
+from vestige.priors.diffusion import ShippedPrior
+from vestige.records import ImageSpace, Records, Space, Splits
+from vestige.streams import stream
 from vestige.threats import WeakAdversary
 from vestige.training_sets import ClassCounts
 from vestige.victims import ReleasedHead, SharedGradient
@@ -24,6 +34,12 @@ HEADS = 100
 """Heads of the study: as many as the bundled digits give without sharing an image."""
 
 HEAD_TITLE = "Digits behind a published head"
+
+STRENGTHS = (200.0, 100.0, 50.0, 20.0, 10.0, 5.0, 2.0)
+"""μ of the study of noise: from a clear view to almost none."""
+
+CANDIDATE_POOL = 400
+"""Images of the study of noise, those that are only candidates included."""
 
 
 def demonstration() -> Audit:
@@ -72,6 +88,52 @@ def head_demonstration_study(seed: int = 0) -> HeadStudy:
         title=HEAD_TITLE,
         held_out=splits.held_out,
     )
+
+
+def noise_demonstration(seed: int = 0, images: int = 100) -> NoiseStudy:
+    """What a small diffusion prior sees of images through the noise of 1,000 steps of DP-SGD.
+
+    Clothes of Fashion-MNIST's test part if it is found, otherwise bundled digits, with the shipped
+    prior that fits; the prior of digits was trained on MNIST's and on letters, and is shifted.
+    """
+    generator = stream(seed, "noise demonstration")
+    name: ShippedPrior
+    try:
+        records, name = _unseen_clothes(), "clothes"
+        said = "a small diffusion model, trained on 60,000 other images of clothes"
+    except NotFound:
+        records, name = digits_as_large_as_mnist(), "characters"
+        said = "a small diffusion model, trained on digits of another source and on letters"
+    order = torch.randperm(len(records), generator=generator)
+    return study_noise(
+        records[order[: max(CANDIDATE_POOL, images)]],
+        DiffusionPrior.shipped(name),
+        mus=STRENGTHS,
+        steps=1000,
+        sampling_rate=0.01,
+        delta=1e-5,
+        generator=generator,
+        title=f"{'Clothes' if name == 'clothes' else 'Digits'} under noise",
+        prior_name=said,
+        attacked=images,
+        sampled=16,
+    )
+
+
+def digits_as_large_as_mnist() -> Records:
+    """Return the bundled digits in 28 × 28 pixels: 20 × 20 in a black frame, as MNIST has them."""
+    small = load("digits")
+    drawn = nn.functional.interpolate(small.x, size=(20, 20), mode="bicubic", align_corners=False)
+    assert isinstance(small.space, ImageSpace)
+    space = replace(small.space, height=28, width=28)
+    return replace(small, x=nn.functional.pad(drawn.clamp(0, 1), (4, 4, 4, 4)), space=space)
+
+
+def _unseen_clothes() -> Records:
+    """Test images of Fashion-MNIST that equal none the prior was trained on."""
+    seen = set(load("fashion_mnist", part="train").fingerprints())
+    test = load("fashion_mnist", part="test")
+    return test[[index for index, mark in enumerate(test.fingerprints()) if mark not in seen]]
 
 
 def demonstration_head(space: Space) -> ReleasedHead:

@@ -6,6 +6,8 @@ in [0, 1]; for images in [−1, 1], as Maciazek and Allison 2025 count, they are
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from vestige.record import (
@@ -185,6 +187,7 @@ class HeadStudy(Document):
     """Everything a study of published heads found."""
 
     schema_version: int = SCHEMA_VERSION
+    kind: Literal["head study"] = "head study"
     title: str
     space: SpaceRecord
     threat: ThreatRecord

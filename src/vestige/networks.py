@@ -341,7 +341,7 @@ def _initialised(
         for module in network.modules():
             if isinstance(module, (nn.Linear, nn.Conv2d)):
                 initialise(module, generator)
-            elif isinstance(module, (nn.BatchNorm2d, nn.PReLU)):
+            elif isinstance(module, (nn.BatchNorm2d, nn.GroupNorm, nn.PReLU)):
                 module.reset_parameters()
             elif not list(module.children()) and next(module.parameters(), None) is not None:
                 raise BadInput(

@@ -24,10 +24,9 @@ from vestige.audit import Audit, run
 from vestige.capture import Capture
 from vestige.errors import Conflict, Interrupted, NotFound
 from vestige.files import explained, write_atomically
-from vestige.head_study import HeadStudy
 from vestige.inversion import invert
 from vestige.observations import Attack
-from vestige.pages import save_page, write_page
+from vestige.pages import STUDIES, Study, save_page, write_page
 from vestige.record import Record
 from vestige.report import render
 from vestige.store import RunDirectory, record_bytes
@@ -48,13 +47,36 @@ def run_and_render(
         ) from stopped
 
 
-def keep_study(study: HeadStudy, folder: Path, *, redact: bool = False) -> Path:
-    """Write a study of heads and its page into a folder; say where the page is."""
+def keep_study(study: Study, folder: Path, *, redact: bool = False) -> Path:
+    """Write a study and its page into a folder; say where the page is."""
+    name = STUDIES[study.kind][1]
     with explained(folder):
-        write_atomically(folder / "heads.json", study.model_dump_json(indent=1).encode())
-    page = folder / "heads.html"
+        write_atomically(folder / f"{name}.json", study.model_dump_json(indent=1).encode())
+    page = folder / f"{name}.html"
     save_page(study, page, redact=redact)
     return page
+
+
+def study_and_keep(
+    make: Callable[[], Study], what: str, folder: Path, *, redact: bool = False
+) -> tuple[Study, Path]:
+    """Make a study with a progress bar for its steps; write it and its page into a folder."""
+    console = Console(stderr=True)
+    with (
+        _kept_if_filled(folder),
+        Progress(transient=True, console=console, disable=not console.is_terminal) as bar,
+    ):
+        task = bar.add_task(what, total=None)
+
+        def listen(step: progress.Step) -> None:
+            bar.update(task, total=step.total, completed=step.done)
+
+        try:
+            with progress.listening(listen):
+                study = make()
+        except KeyboardInterrupt as stopped:
+            raise Interrupted("Stopped; nothing was written.") from stopped
+        return study, keep_study(study, folder, redact=redact)
 
 
 def invert_and_render(

@@ -14,8 +14,10 @@ from vestige import PriorMatching, Record, numbers, run
 from vestige.bounds import DPSGD
 from vestige.report import render
 from vestige.report.head_study import render_head_study
+from vestige.report.noise_study import render_noise_study
 from worlds import private_audit, private_training
 
+from .noise_studies import NOISE_STUDIES, STRENGTHS
 from .states import STATES
 from .studies import STUDIES
 
@@ -72,6 +74,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / f"{name}-redacted.html").write_text(redacted, encoding="utf-8")
     for name, study in STUDIES.items():
         (folder / f"{name}.html").write_text(render_head_study(study()), encoding="utf-8")
+    for name, build in NOISE_STUDIES.items():
+        (folder / f"{name}.html").write_text(render_noise_study(build()), encoding="utf-8")
     return folder
 
 
@@ -107,7 +111,9 @@ def opened(browser: playwright.Browser, pages: Path) -> Iterator[Opened]:
     assert all(url.startswith(("file:", "data:")) for url in opener.requests)
 
 
-@pytest.mark.parametrize("name", [*STATES, "demonstrated-redacted", "features-redacted", *STUDIES])
+@pytest.mark.parametrize(
+    "name", [*STATES, "demonstrated-redacted", "features-redacted", *STUDIES, *NOISE_STUDIES]
+)
 def test_no_state_scrolls_sideways_or_complains(opened: Opened, name: str) -> None:
     page = opened(name)
     for width in (1280, 1024, 768, 390, 380, 360):
@@ -157,6 +163,59 @@ def test_the_roc_follows_the_arrow_keys(opened: Opened) -> None:
     assert outline == "3px"
 
 
+def test_the_noise_slider_moves_pictures_numbers_and_cursors(opened: Opened) -> None:
+    page = opened("noise")
+    slider, shown = page.locator("#mu-in"), page.locator("#mu-out")
+    picture = page.locator(".clip.moving img").first
+    tile = page.locator(".clip.moving").first
+    cursors = page.locator(".mu-cursor")
+
+    def offset() -> float:
+        outer, inner = tile.bounding_box(), picture.bounding_box()
+        assert outer is not None
+        assert inner is not None
+        return round((outer["x"] - inner["x"]) / outer["width"], 3)
+
+    slider.focus()
+    page.keyboard.press("Home")
+    before = tile.screenshot()
+    seen = set()
+    for place, mu in enumerate(STRENGTHS):
+        assert shown.inner_text() == f"μ = {mu:g}"
+        assert offset() == place
+        assert str(slider.get_attribute("aria-valuetext")).startswith(f"μ = {mu:g}, ε = ")
+        places = {c.get_attribute("transform") for c in cursors.all()}
+        assert len(places) == 1
+        seen |= places
+        assert page.locator(".ticks .now").inner_text().startswith(f"μ {mu:g}")
+        page.keyboard.press("ArrowRight")
+    assert cursors.count() == 3
+    assert len(seen) == len(STRENGTHS)
+    assert tile.screenshot() != before
+    assert page.locator("#eps-training").inner_text() == "(12.3, 10⁻⁵)"
+    row = page.locator(".film .row").first
+    box = row.bounding_box()
+    assert box is not None
+    row.click(position={"x": box["width"] * 1.5 / len(STRENGTHS), "y": 5})
+    assert shown.inner_text() == "μ = 50"
+    assert slider.input_value() == "1"
+
+
+def test_without_script_every_strength_is_on_the_page(
+    browser: playwright.Browser, pages: Path
+) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto((pages / "noise.html").as_uri())
+    assert not page.locator("#mu-in").is_visible()
+    assert page.locator(".ticks span").count() == len(STRENGTHS)
+    for strip in page.locator(".film img").all():
+        box = strip.bounding_box()
+        assert box is not None
+        assert box["width"] == len(STRENGTHS) * box["height"]
+    context.close()
+
+
 def test_the_theme_button_overrides_the_system(opened: Opened) -> None:
     page = opened("demonstrated", theme="dark")
     ground = "getComputedStyle(document.body).backgroundColor"
@@ -174,7 +233,7 @@ def test_the_theme_button_overrides_the_system(opened: Opened) -> None:
     "name",
     [
         *("claim_refuted", "invalid", "features", "demonstrated-redacted", "captured"),
-        *("exclusivity", "heads", "heads-redacted"),
+        *("exclusivity", "heads", "heads-redacted", "noise", "noise-redacted"),
     ],
 )
 def test_text_contrast(opened: Opened, name: str, theme: str) -> None:
@@ -207,7 +266,7 @@ def test_accessibility_tree(opened: Opened) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["demonstrated", "features", "batches", "invalid", "exclusivity", "heads"]
+    "name", ["demonstrated", "features", "batches", "invalid", "exclusivity", "heads", "noise"]
 )
 def test_paper(opened: Opened, name: str) -> None:
     page = opened(name, theme="dark")
