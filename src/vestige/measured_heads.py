@@ -6,7 +6,7 @@ replacement: an image that two heads share would count as a false positive.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -19,7 +19,14 @@ from vestige.errors import BadInput
 from vestige.features import features_of
 from vestige.head_study import ClassRates, CountedRates, HeadRates, NullRates
 from vestige.heads import HeadedModel
-from vestige.observations import ModelRelease, Observation, Reconstruction, Reconstructor, Run
+from vestige.observations import (
+    ModelRelease,
+    Observation,
+    ReadsTogether,
+    Reconstruction,
+    Reconstructor,
+    Run,
+)
 from vestige.reconstruction_rates import (
     Thresholds,
     clustered_rate,
@@ -145,21 +152,23 @@ def reconstruct_heads(
     else:
         releases = tuple(victim.release(one, generator=generator) for one in secrets)
     fakes = None if shadows is None else gaussian_surrogates(shadows, heads, generator=generator)
-    images, surrogates = [], []
-    for head, release in enumerate(releases):
-        seen = WeakAdversary().observe(Run(secrets[head], release))
-        images.append(_drawn(reconstruct(seen, generator), classes, records))
-        if fakes is not None:
-            other = Observation(release_of(simulator, fakes[head]), seen.hints)
-            surrogates.append(_drawn(reconstruct(other, generator), classes, records))
-        progress.report(head + 1, heads)
+    seen = [
+        WeakAdversary().observe(Run(secret, release)) for secret, release in zip(secrets, releases)
+    ]
+    images = _read(reconstruct, seen, classes, records, generator)
+    surrogates = None
+    if fakes is not None:
+        others = [
+            replace(one, release=release_of(simulator, fake)) for one, fake in zip(seen, fakes)
+        ]
+        surrogates = _read(reconstruct, others, classes, records, generator)
     drawn = DrawnHeads(
         records,
         sets,
         classes,
-        torch.stack(images),
+        images,
         _prior_draws(prior, heads, classes, generator),
-        torch.stack(surrogates) if surrogates else None,
+        surrogates,
         releases=releases,
     )
     if decoder is None:
@@ -263,6 +272,24 @@ def _secret(records: Records, sets: TrainingSets, head: int, single: bool) -> Re
         return secret
     space = replace(secret.space, class_names=("another", "this one"))
     return replace(secret, y=sets.targets[head].to(secret.y.device), space=space)
+
+
+def _read(
+    reconstruct: Reconstructor,
+    seen: Sequence[Observation],
+    classes: Tensor | None,
+    records: Records,
+    generator: torch.Generator,
+) -> Tensor:
+    """Drawings (heads, c, *shape) of observed heads; together where the attack can."""
+    if isinstance(reconstruct, ReadsTogether):
+        found = reconstruct.together(seen, generator)
+    else:
+        found = []
+        for one in seen:
+            found.append(reconstruct(one, generator))
+            progress.report(len(found), len(seen))
+    return torch.stack([_drawn(one, classes, records) for one in found])
 
 
 def _drawn(found: Reconstruction, classes: Tensor | None, records: Records) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -127,6 +127,21 @@ class Reconstruction:
 
 
 Reconstructor = Callable[[Observation, torch.Generator], Reconstruction]
+
+
+@runtime_checkable
+class ReadsTogether(Protocol):
+    """A reconstructor that reads many releases at once, up to rounding as it would one by one."""
+
+    def __call__(self, observation: Observation, generator: torch.Generator, /) -> Reconstruction:
+        """Read one release."""
+        ...
+
+    def together(
+        self, observations: Sequence[Observation], generator: torch.Generator
+    ) -> list[Reconstruction]:
+        """One reconstruction for each observation."""
+        ...
 
 
 @runtime_checkable

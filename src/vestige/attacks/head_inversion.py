@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -22,7 +23,7 @@ from vestige.attacks.heads.estimators import (
 )
 from vestige.attacks.heads.groups import Groups, GroupStatistics
 from vestige.attacks.heads.posterior import posterior
-from vestige.attacks.heads.reading import headed_model, read_head
+from vestige.attacks.heads.reading import Heads, headed_model, read_head
 from vestige.attacks.heads.simulated_heads import SimulatedHeads, check_training, simulate
 from vestige.errors import BadInput
 from vestige.features import features_of
@@ -37,6 +38,9 @@ from vestige.priors.feature_decoders import (
 from vestige.records import ImageSpace, Records
 
 SIMULATED_AT_A_TIME = 500
+HEADS_FOR_NOISE = 32
+"""Simulated heads that say how much noise to allow for."""
+
 CONFIDENCE_EXAMPLES = 2_000
 """Public records whose drawings say what a drawing's error can be told by."""
 
@@ -78,6 +82,8 @@ class HeadInversion:
         Affine copies of the public pictures to learn from as well; None for none.
     rank
         Principal directions of each class that features are sought in.
+    kept_features
+        Folder to keep the features of public records in, to be read by later attacks.
     """
 
     decoder: DecoderForm = field(default_factory=FullyConnectedDecoder)
@@ -90,6 +96,7 @@ class HeadInversion:
     rank: int = 100
     batch_size: int = 256
     learning_rate: float = 1e-3
+    kept_features: Path | None = field(default=None, repr=False)
 
     name = "Head inversion"
     summary = "infers the features a head was trained on and decodes them"
@@ -118,25 +125,25 @@ class HeadInversion:
 
     def prepare(self, public: Public, *, generator: torch.Generator) -> Reconstructor:
         """Find the features of the prior's records, and train the decoder on them."""
-        knowledge = _Knowledge.of(public, self.rank)
+        knowledge = _Knowledge.of(public, self.rank, self.kept_features)
         estimator = self._estimator(knowledge, generator)
         channel = self._channel(knowledge, estimator, generator)
         decoder = self._decoder(knowledge, channel, generator)
         confidence = _confidence(knowledge, channel, decoder, generator)
-        return lambda observation, _: _reconstruct(
-            knowledge, estimator, decoder, confidence, observation
-        )
+        return HeadInverter(knowledge, estimator, decoder, confidence)
 
     def _estimator(self, knowledge: _Knowledge, generator: torch.Generator) -> Estimator:
         linear = knowledge.linear
         if knowledge.hidden is None:
-            return LinearHeadEstimator(
-                linear,
-                knowledge.statistics,
-                knowledge.records,
-                self.polish_steps,
-                self.polish_rate,
+            statistics, records = knowledge.statistics, knowledge.records
+            plain = LinearHeadEstimator(
+                linear, statistics, records, self.polish_steps, self.polish_rate
             )
+            if not self.shadows:
+                return plain
+            some = knowledge.simulated(min(self.shadows, HEADS_FOR_NOISE), generator)
+            true = knowledge.groups.means(knowledge.features[some.sets.members])
+            return plain.allowing_for_noise(some.heads, true)
         if not self.shadows:
             raise BadInput(
                 "Coefficients of a head with a hidden layer are learned from simulated heads: "
@@ -218,11 +225,12 @@ class _Knowledge:
     device: torch.device
 
     @classmethod
-    def of(cls, public: Public, rank: int) -> _Knowledge:
+    def of(cls, public: Public, rank: int, folder: Path | None = None) -> _Knowledge:
         model, training = headed_model(public)
         check_training(training, model.hidden)
         groups, own = Groups.of(training.makeup), public.prior.records
-        features, labels = features_of(public.simulator, own).float(), own.y.cpu()
+        features = features_of(public.simulator, own, folder).float()
+        labels = own.y.cpu()
         # Records of classes that no training set holds are left out.
         wanted = {groups.classes[group] for group in groups.wanted}
         present = torch.tensor([None in wanted or int(label) in wanted for label in labels])
@@ -333,33 +341,49 @@ def _confidence(
     )
 
 
-def _reconstruct(
-    knowledge: _Knowledge,
-    estimator: Estimator,
-    decoder: FeatureDecoder,
-    confidence: Confidence,
-    observation: Observation,
-) -> Reconstruction:
-    groups, hints = knowledge.groups, observation.hints
-    if hints.batch_size not in (None, groups.size):
-        raise BadInput(
-            f"The head was trained on {groups.size} records by what is known of its training, not "
-            f"on {hints.batch_size}: audit it with batch_size={groups.size}."
+@dataclass(frozen=True)
+class HeadInverter:
+    """A prepared head inversion: reads one head, or many at once for little more."""
+
+    knowledge: _Knowledge
+    estimator: Estimator
+    decoder: FeatureDecoder
+    confidence: Confidence
+
+    def __call__(self, observation: Observation, generator: torch.Generator) -> Reconstruction:
+        """Draw the records of one head."""
+        return self.together([observation], generator)[0]
+
+    def together(
+        self, observations: Sequence[Observation], generator: torch.Generator
+    ) -> list[Reconstruction]:
+        """Draw the records of many heads, whose polish takes its steps together."""
+        knowledge, groups = self.knowledge, self.knowledge.groups
+        for observation in observations:
+            stated = observation.hints.batch_size
+            if stated not in (None, groups.size):
+                raise BadInput(
+                    f"The head was trained on {groups.size} records by what is known of its "
+                    f"training, not on {stated}: audit it with batch_size={groups.size}."
+                )
+        heads = [read_head(seen.release.tensors, knowledge.public) for seen in observations]
+        return [self._drawn(found) for found in self.estimator(Heads.joined(heads))]
+
+    def _drawn(self, found: Tensor) -> Reconstruction:
+        knowledge, groups = self.knowledge, self.knowledge.groups
+        wanted = torch.tensor(groups.wanted)
+        device = knowledge.device
+        with torch.no_grad():
+            drawn = self.decoder(found[wanted].to(device), wanted.to(device)).cpu()
+        seen = knowledge.drawn_features(drawn)
+        classes = [groups.classes[group] for group in groups.wanted]
+        labels = torch.tensor([label for label in classes if label is not None])
+        return Reconstruction(
+            drawn,
+            labels if len(labels) == len(drawn) else None,
+            self.confidence(drawn, seen, found[wanted], wanted),
+            info=_facts(knowledge),
         )
-    head = read_head(observation.release.tensors, knowledge.public)
-    found = estimator(head)[0]
-    wanted = torch.tensor(groups.wanted)
-    with torch.no_grad():
-        drawn = decoder(found[wanted].to(knowledge.device), wanted.to(knowledge.device)).cpu()
-    seen = knowledge.drawn_features(drawn)
-    classes = [groups.classes[group] for group in groups.wanted]
-    labels = torch.tensor([label for label in classes if label is not None])
-    return Reconstruction(
-        drawn,
-        labels if len(labels) == len(drawn) else None,
-        confidence(drawn, seen, found[wanted], wanted),
-        info=_facts(knowledge),
-    )
 
 
 def _facts(knowledge: _Knowledge) -> dict[str, str | int | float | bool]:
