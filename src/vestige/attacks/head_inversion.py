@@ -40,6 +40,9 @@ from vestige.records import ImageSpace, Records
 SIMULATED_AT_A_TIME = 500
 AT_A_TIME = 100
 """Released heads whose features are estimated together."""
+HEADS_FOR_NOISE = 32
+"""Simulated heads that say how much noise to allow for."""
+
 CONFIDENCE_EXAMPLES = 2_000
 """Public records whose drawings say what a drawing's error can be told by."""
 
@@ -134,13 +137,15 @@ class HeadInversion:
     def _estimator(self, knowledge: _Knowledge, generator: torch.Generator) -> Estimator:
         linear = knowledge.linear
         if knowledge.hidden is None:
-            return LinearHeadEstimator(
-                linear,
-                knowledge.statistics,
-                knowledge.records,
-                self.polish_steps,
-                self.polish_rate,
+            statistics, records = knowledge.statistics, knowledge.records
+            plain = LinearHeadEstimator(
+                linear, statistics, records, self.polish_steps, self.polish_rate
             )
+            if not self.shadows:
+                return plain
+            some = knowledge.simulated(min(self.shadows, HEADS_FOR_NOISE), generator)
+            true = knowledge.groups.means(knowledge.features[some.sets.members])
+            return plain.allowing_for_noise(some.heads, true)
         if not self.shadows:
             raise BadInput(
                 "Coefficients of a head with a hidden layer are learned from simulated heads: "

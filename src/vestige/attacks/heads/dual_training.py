@@ -15,6 +15,9 @@ from torch import Tensor
 from vestige.attacks.heads.groups import Groups
 from vestige.heads import HeadTraining
 
+LEAST_NOISE = 1e-12
+"""Variance of a weight that began at zero: rounding."""
+
 
 @dataclass(frozen=True)
 class LinearTraining:
@@ -22,12 +25,14 @@ class LinearTraining:
 
     With one record in each group and full batches it is the training itself. The order of shuffled
     batches is unknown: as many steps are taken, each with the mean over all. Of DP-SGD clipping is
-    repeated; sampling and noise enter as ``noise_variance``.
+    repeated; its noise enters as ``noise_variance``. Logits under the initial weights are unknown,
+    too, and change the coefficients: ``noise_factor`` multiplies the noise to allow for that.
     """
 
     training: HeadTraining
     groups: Groups
     outputs: int
+    noise_factor: float = 1.0
 
     @property
     def kept(self) -> float:
@@ -49,7 +54,8 @@ class LinearTraining:
     @property
     def noise_variance(self) -> float:
         """Variance of a released weight around AᵀX: initial weights, and the noise of DP-SGD."""
-        return (self.kept * self.training.initial_deviation) ** 2 + self.private_variance
+        started = (self.kept * self.training.initial_deviation) ** 2
+        return max(self.noise_factor * (started + self.private_variance), LEAST_NOISE)
 
     def coefficients(self, features: Tensor, start: Tensor | None = None) -> Tensor:
         """Coefficients (s, g, outputs) of heads trained on features (s, g, d).
