@@ -128,7 +128,9 @@ def pooled_rate(
             needed=needed,
         )
     threshold = float(ordered[place - 1])
-    hits = int((scores <= threshold).sum())
+    # A trial in which nothing was found is a miss, even where decoys found nothing either.
+    found = scores[scores < NOTHING]
+    hits = int((found <= threshold).sum())
     # The upper limit needs a threshold that surely passes more than α of the nulls.
     ceiling = next(
         (
@@ -138,7 +140,7 @@ def pooled_rate(
         ),
         None,
     )
-    most = len(scores) if ceiling is None else int((scores <= ordered[ceiling - 1]).sum())
+    most = len(scores) if ceiling is None else int((found <= ordered[ceiling - 1]).sum())
     return PooledRate(
         false_positive_rate=false_positive_rate,
         threshold=threshold,

@@ -117,17 +117,19 @@ def nearest_neighbor_errors(images: Tensor, others: Tensor) -> Tensor:
 
 
 def nearest_neighbor_thresholds(validation: Records, train: Records) -> Thresholds:
-    """τ: the mean error of validation images to their nearest training image (Section 2)."""
+    """τ: the mean error of validation images to their nearest training image (Section 2).
+
+    A class without validation images has the threshold of all.
+    """
+    if len(train) == 0 or len(validation) == 0:
+        raise BadInput("Nearest-neighbour thresholds need validation and training images.")
     errors = nearest_neighbor_errors(validation.x, train.x)
-    labels = validation.y.cpu()
-    absent = [c for c in range(validation.classes) if not bool((labels == c).any())]
-    if absent or len(train) == 0:
-        raise BadInput(
-            "Nearest-neighbour thresholds need training images, and validation images of every "
-            f"class: {f'class {absent[0]} has none' if absent else 'there is no training image'}."
-        )
-    by_class = [float(errors[labels == c].mean()) for c in range(validation.classes)]
-    return Thresholds(float(errors.mean()), tuple(by_class))
+    labels, pooled = validation.y.cpu(), float(errors.mean())
+    by_class = [
+        float(errors[labels == c].mean()) if bool((labels == c).any()) else pooled
+        for c in range(validation.classes)
+    ]
+    return Thresholds(pooled, tuple(by_class))
 
 
 def clustered_rate(hits: np.ndarray, doubt: float) -> Rate:

@@ -22,9 +22,11 @@ from vestige import (
     networks,
 )
 from vestige.attacks.imprint_reading import read_bins
+from vestige.demonstration import digits_as_large_as_mnist
 from vestige.imprint import outputs_are_losses, share_alone
 from vestige.observations import Run
 from vestige.preflight import check_replay
+from vestige.priors import DiffusionPrior, PriorDenoiser
 from vestige.record import CheckOutcome
 from vestige.records import TableSpace
 from vestige.streams import stream
@@ -188,6 +190,37 @@ def test_denoisers_are_told_the_deviation(digits):
     ((shape, deviation),) = told
     assert shape == (1, *digits.space.shape)
     assert float(deviation) >= 0.2
+
+
+def test_a_shipped_prior_cleans_what_is_read():
+    """Ten characters behind the bare layer at μ = 30: the prior at least halves the error."""
+    pytest.importorskip("diffusers")
+    images = digits_as_large_as_mnist()
+    prior, known = DiffusionPrior.shipped("characters"), Prior(images[200:400])
+    victim = SharedGradient(
+        BareImprint(images.space),
+        loss=outputs_are_losses,
+        mode="eval",
+        private=ClippedNoise(1.0, 1 / 30),
+    )
+    errors = {1: [], 0: []}
+    for index in range(10):
+        secret = images[index : index + 1]
+        for steps in errors:
+            denoise = PriorDenoiser(prior, steps) if steps else None
+            found = read(ImprintReading(denoise), victim, secret, known).candidates
+            errors[steps].append(float((found - secret.x).square().mean()))
+    assert sum(errors[1]) < 0.5 * sum(errors[0])
+
+
+def test_noise_beyond_the_schedule_is_no_failure():
+    pytest.importorskip("diffusers")
+    prior = DiffusionPrior.shipped("characters")
+    noisy = 50 * torch.randn((2, 1, 28, 28), generator=torch.Generator().manual_seed(0))
+    found = PriorDenoiser(prior)(noisy, torch.tensor([50.0, 1e6]), generator=stream(0))
+    assert torch.isfinite(found).all()
+    with pytest.raises(BadInput, match="at least one step"):
+        PriorDenoiser(prior, 0)
 
 
 def test_what_does_not_fit_is_refused_in_a_sentence(digits):

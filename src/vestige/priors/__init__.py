@@ -5,7 +5,14 @@
 ``likeliest_deviation`` find what the attacker was not told.
 """
 
-from vestige.priors.denoising import agreement, agreement_map, ddim, ddpm, posterior_mean
+from vestige.priors.denoising import (
+    PriorDenoiser,
+    agreement,
+    agreement_map,
+    ddim,
+    ddpm,
+    posterior_mean,
+)
 from vestige.priors.diffusion import DiffusionPrior, ImagePrior
 from vestige.priors.private_images import PrivateImages, clipping_factors, privatized
 from vestige.priors.schedule import NoiseSchedule
@@ -22,6 +29,7 @@ __all__ = [
     "FactorTrial",
     "ImagePrior",
     "NoiseSchedule",
+    "PriorDenoiser",
     "PriorTraining",
     "PrivateImages",
     "agreement",

@@ -17,6 +17,7 @@ is what the release tells.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from itertools import combinations
 
 import torch
@@ -51,6 +52,31 @@ def ddim(
     """
     start, sigma = _entered(prior, noisy, deviation)
     return _left(follow(prior, start, _grid(prior, sigma, steps, as_printed=as_printed)))
+
+
+@dataclass(frozen=True)
+class PriorDenoiser:
+    """A prior as the ``denoise`` of an attack: one step gives the posterior mean, more DDIM.
+
+    Noise beyond the prior's schedule is taken for its largest: what is drawn is then the prior's.
+    """
+
+    prior: ImagePrior
+    steps: int = 1
+
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise BadInput("Denoising takes at least one step.")
+
+    def __call__(self, noisy: Tensor, deviation: Tensor, *, generator: torch.Generator) -> Tensor:
+        """Denoise images (n, c, h, w) in [0, 1] with noise of a deviation for each (n,)."""
+        most = 0.499 * self.prior.schedule.largest
+        scale = (most / deviation).clamp(max=1.0).to(noisy)
+        dimmed = 0.5 + (noisy - 0.5) * scale.reshape(-1, *(1,) * (noisy.dim() - 1))
+        known = (deviation * scale.to(deviation)).float()
+        if self.steps == 1:
+            return posterior_mean(self.prior, dimmed.float(), known)
+        return ddim(self.prior, dimmed.float(), known, steps=self.steps)
 
 
 def ddpm(
