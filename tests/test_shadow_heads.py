@@ -196,7 +196,7 @@ def test_noise_of_all_steps_has_its_variance_in_every_direction(repeated, hidden
 
     Sums of squares of 800 heads along features, across them, and in the biases: χ² at 1e-6 each.
     """
-    mechanism = DPSGD(3e9, 0.5, 5, clipping_norm=1e-9)
+    mechanism = DPSGD(3e8, 0.5, 5, clipping_norm=1e-8)
     training = replace(TRAINING, private=mechanism, weight_decay=1.0, initial_deviation=0.0)
     made = factory(training, hidden)
     if repeated:
