@@ -37,7 +37,7 @@ def test_the_shipped_backbone_tells_digits_apart():
 
 def test_what_is_shipped_is_small():
     for path in SHIPPED.glob("*.safetensors"):
-        assert path.stat().st_size < 600_000, path.name
+        assert path.stat().st_size < 300_000, path.name
 
 
 def test_what_is_no_backbone_is_refused(tmp_path):

@@ -73,6 +73,12 @@ class ClassCounts:
         """Records in a training set."""
         return sum(self.counts)
 
+    def __str__(self) -> str:
+        least, most = min(self.counts), max(self.counts)
+        each = f"{least}" if least == most else f"{least} to {most}"
+        words = f"{each} of each of {len(self.counts)} classes"
+        return words if self.label_map is None else f"{words}, taught as {self.outputs} labels"
+
     @property
     def outputs(self) -> int:
         """How many labels the head is taught."""
@@ -120,6 +126,9 @@ class OneAgainstRest:
     def size(self) -> int:
         """Records in a training set."""
         return self.positives + self.negatives
+
+    def __str__(self) -> str:
+        return f"{self.positives} of one class, {self.negatives} of others"
 
     @property
     def outputs(self) -> int:
