@@ -75,7 +75,7 @@ _HOME = {
     "trained": "victims",
 }
 
-_ROOMS = ("datasets", "distances", "networks")
+_ROOMS = ("datasets", "defenses", "distances", "networks")
 
 __all__ = [
     "Audit",

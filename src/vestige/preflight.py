@@ -23,10 +23,17 @@ from vestige.observations import (
     Release,
     UpdateRelease,
 )
+from vestige.preflight_alterations import (
+    check_noise_of_altered,
+    is_noisy,
+    kept_entries,
+    replayed,
+)
 from vestige.preflight_noise import (
     check_noise_of_gradient,
     check_noise_of_gradients,
     check_noise_of_model,
+    check_noise_of_update,
 )
 from vestige.record import Check, CheckOutcome
 from vestige.records import Records
@@ -155,12 +162,18 @@ def check_replay(
         found = check_noise_of_model(simulator, release, reference, told)
         blurred = found.outcome is CheckOutcome.FAILED and _random_layers(simulator.model)
         return _remark(found.sentence, found.remedy) if blurred else found
-    if (
-        isinstance(release, GradientRelease)
-        and private is not None
-        and private.noise_multiplier > 0
-    ):
+    private_noise = private is not None and private.noise_multiplier > 0
+    if private_noise and simulator.alterations:
+        return _remark(
+            "Private noise that was altered afterwards cannot be measured against a replay.",
+            f"Audit the victim without its alterations once, or compare its code with {told}.",
+        )
+    if isinstance(release, GradientRelease) and private_noise:
         return check_noise_of_gradient(simulator, release, reference, told)
+    if isinstance(release, UpdateRelease) and private_noise:
+        return check_noise_of_update(simulator, release, reference, told)
+    if is_noisy(simulator, release):
+        return check_noise_of_altered(simulator, release, reference, told)
     agreed = agreement(simulator, release, reference)
     if agreed is None:
         return _failed(
@@ -206,10 +219,12 @@ def check_replay(
         )
     # One record's trace in a model is no direction that a blur would leave alone.
     blurred = cosine >= 0.9 and not isinstance(release, ModelRelease)
-    if blurred or _random_layers(simulator.model):
+    remembered = any(getattr(part, "rounds", 0) for part in simulator.alterations)
+    mixed = simulator.clients > 1 and any(part.random for part in simulator.alterations)
+    if blurred or remembered or mixed or _random_layers(simulator.model):
         return _remark(
-            f"The recomputed {noun} differs from the release ({said}), as it does with "
-            "dropout, noise or a shuffled order: attacks see through a blur.",
+            f"The recomputed {noun} differs from the release ({said}), as it does with dropout, "
+            "noise, memory of earlier rounds or a shuffled order: attacks see through a blur.",
             f"If nothing random is meant to happen, compare the victim's code with {told}.",
         )
     return _failed(
@@ -233,11 +248,14 @@ def agreement(
     try:
         with torch.no_grad():
             targets = one_hot(records.y, reference.classes, x.dtype)
-            replayed = simulator(x, targets)
+            made_of = replayed(simulator, x, targets)
             without = _without(simulator, x, targets) if isinstance(release, ModelRelease) else None
     except (RuntimeError, ValueError):
         return None
-    sent, made = _flat(release.tensors, release.tensors), _flat(replayed, release.tensors)
+    sent, made = _flat(release.tensors, release.tensors), _flat(made_of, release.tensors)
+    kept = kept_entries(simulator, release)
+    if kept is not None:
+        sent, made = sent[kept], made[kept]
     if without is not None:
         common = _flat(without, release.tensors)
         sent, made = sent - common, made - common

@@ -12,7 +12,12 @@ import torch
 
 from vestige.errors import BadInput
 from vestige.gradient_sequences import trace
-from vestige.observations import GradientRelease, GradientSequenceRelease, ModelRelease
+from vestige.observations import (
+    GradientRelease,
+    GradientSequenceRelease,
+    ModelRelease,
+    UpdateRelease,
+)
 from vestige.record import Check, CheckOutcome
 from vestige.records import Records
 from vestige.shadows import ShadowTraining
@@ -81,7 +86,9 @@ def check_noise_of_gradient(
         for name, value in release.tensors.items()
     )
     numbers = sum(value.numel() for value in release.tensors.values())
-    shared = len(reference) if simulator.reduction == "mean" else 1
+    # Each client divides by its own records; the mean over clients then averages their noise.
+    size = len(reference) / simulator.clients
+    shared = (size if simulator.reduction == "mean" else 1) * simulator.clients**0.5
     deviation = private.noise_multiplier * private.clipping_norm / shared
     ratio = math.sqrt(left / numbers) / deviation
     if abs(ratio - 1) <= max(NORM, 5 / math.sqrt(2 * numbers)):
@@ -94,6 +101,46 @@ def check_noise_of_gradient(
         "What the clipped records leave of the noisy gradient is not as large as the noise (ratio "
         f"{ratio:.3g}): the step was another.",
         f"Compare the victim's code with {told}: clipping, noise, loss, normalisation, mode.",
+    )
+
+
+def check_noise_of_update(
+    simulator: Simulator, release: UpdateRelease, reference: Records, told: str
+) -> Check:
+    """Whether what a noiseless replay leaves of a private update is about as large as its noise.
+
+    Noise of one step changes the gradients of the next, so a factor is allowed.
+    """
+    private, local = simulator.clipped_noise, simulator.local
+    assert private is not None
+    assert local is not None
+    like = next(iter(simulator.parameters.values()))
+    records = reference.to(like.device)
+    with torch.no_grad():
+        made = simulator.update(
+            records.x.to(like.dtype), one_hot(records.y, reference.classes, like.dtype)
+        )
+    left = sum(
+        float((value.double() - made[name].double()).square().sum())
+        for name, value in release.tensors.items()
+    )
+    numbers = sum(value.numel() for value in release.tensors.values())
+    count = len(reference) // simulator.clients
+    sizes = [len(range(*batch.indices(count))) for batch in local.batches(count)]
+    shares = [1.0 if simulator.reduction == "sum" else 1 / size for size in sizes]
+    spread = math.sqrt(sum(share**2 for share in shares) / simulator.clients)
+    step = local.learning_rate * private.noise_multiplier * private.clipping_norm
+    ratio = math.sqrt(left / numbers) / (step * spread / (1 - local.momentum))
+    if 1 / FACTOR <= ratio <= FACTOR:
+        return Check(
+            outcome=CheckOutcome.PASSED,
+            sentence="What a replay without noise leaves of the private update is about as large "
+            f"as its noise: ratio {ratio:.2f}.",
+        )
+    return _failed(
+        "What a replay without noise leaves of the private update is not as large as its noise "
+        f"(ratio {ratio:.3g}): the client did something else.",
+        f"Compare the victim's code with {told}: clipping, noise, steps, learning rate.",
     )
 
 

@@ -20,9 +20,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
+from vestige.alterations import Alteration, Reading, flat, joint_reading, shaped
 from vestige.convex import ConvexFit, features_of, layer_tensors, linear_layer, minimized
 from vestige.errors import BadInput
 from vestige.heads import HeadedModel, HeadTraining, initial_parameters, unrolled
+from vestige.local_training import LocalTraining, Normalization
 from vestige.private_steps import ClippedNoise, PrivateSteps
 from vestige.records import Records
 
@@ -42,50 +44,6 @@ def logistic(outputs: Tensor, targets: Tensor) -> Tensor:
     """Binary cross-entropy for networks with a single logit: outputs (n, 1), targets (n, 2)."""
     logit = outputs.reshape(outputs.shape[0])
     return nn.functional.softplus(logit) - targets[:, 1] * logit
-
-
-@dataclass(frozen=True)
-class Normalization:
-    """What the client does to a record before the network: (x − mean) / std, for each channel."""
-
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        if len(self.mean) != len(self.std) or min(self.std, default=0) <= 0:
-            raise BadInput("A normalisation needs one mean and one positive std per channel.")
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Normalise records (n, channels, …)."""
-        shape = (1, -1) + (1,) * (x.dim() - 2)
-        mean = torch.tensor(self.mean, dtype=x.dtype, device=x.device).reshape(shape)
-        std = torch.tensor(self.std, dtype=x.dtype, device=x.device).reshape(shape)
-        return (x - mean) / std
-
-
-@dataclass(frozen=True)
-class LocalTraining:
-    """What a victim does before it sends its update or its model: plain SGD, in a fixed order."""
-
-    steps: int
-    learning_rate: float
-    batch_size: int | None = None
-    momentum: float = 0.0
-
-    def __post_init__(self) -> None:
-        if self.steps < 1 or self.learning_rate <= 0 or not 0 <= self.momentum < 1:
-            raise BadInput(
-                "Local training needs at least one step, a positive learning rate and a momentum "
-                "in [0, 1)."
-            )
-        if self.batch_size is not None and self.batch_size < 1:
-            raise BadInput("The local batch size is at least 1, or None for the whole batch.")
-
-    def batches(self, count: int) -> list[slice]:
-        """Which of ``count`` records each step sees: consecutive batches, again from the start."""
-        size = min(self.batch_size or count, count)
-        epoch = [slice(start, min(start + size, count)) for start in range(0, count, size)]
-        return [epoch[step % len(epoch)] for step in range(self.steps)]
 
 
 def logits_of(output: object) -> Tensor:
@@ -114,6 +72,8 @@ class Simulator:
     is no training, a gradient.
     ``fresh_initialization`` says that every run draws its own initial weights: those of ``model``
     are then only an example (see ``started``).
+    ``alterations`` are what a client does to its gradient or update before it leaves; ``clients``
+    of them share the batch evenly, and only the mean of what they send is seen.
     """
 
     model: nn.Module
@@ -129,14 +89,21 @@ class Simulator:
     head: HeadTraining | None = None
     order: int | None = None
     clipped_noise: ClippedNoise | None = None
+    alterations: tuple[Alteration, ...] = ()
+    clients: int = 1
 
     def __post_init__(self) -> None:
         if self.head is not None and not isinstance(self.model, HeadedModel):
             raise BadInput("Training of a head needs a HeadedModel: wrap the backbone in one.")
-        if self.clipped_noise is not None and (self.local is None) != (self.companions is None):
+        if self.clipped_noise is not None and self.companions is not None and self.local is None:
             raise BadInput(
-                "Clipping and noise are part of one gradient, or of a training beside known "
-                "records: give companions and a LocalTraining together, or neither."
+                "Clipping and noise beside known records are part of a training: give a "
+                "LocalTraining too."
+            )
+        if (self.alterations or self.clients > 1) and (self.companions or self.head):
+            raise BadInput(
+                "Alterations and sums over clients belong to gradients and updates, not to a "
+                "trained model."
             )
         if self.companions is None and self.fit is None and self.private is None:
             return
@@ -202,8 +169,14 @@ class Simulator:
         ``functional=False`` gives the same by plain autograd: cheaper for one batch, and open to
         models that ``torch.func`` cannot handle, but not to be used under ``vmap``. Records are
         clipped where the victim clips them, one by one, which is functional always; noise is left
-        out.
+        out. Alterations are those that a reader expects.
         """
+        return self._sent_by_all(
+            lambda *batch: self._gradient(*batch, functional=functional), x, targets, 1.0
+        )
+
+    def _gradient(self, x: Tensor, targets: Tensor, *, functional: bool) -> dict[str, Tensor]:
+        """Gradient of one client before it is altered."""
         if self.clipped_noise is not None:
             return self._clipped_step(self.clipped_noise, self.parameters, x, targets)
         if functional:
@@ -234,8 +207,55 @@ class Simulator:
 
         ``functional`` as in ``gradient``.
         """
-        trained = self.trained(x, targets, functional=functional)
-        return {n: trained[n] - p for n, p in self.parameters.items()}
+
+        def moved(x: Tensor, targets: Tensor) -> dict[str, Tensor]:
+            trained = self.trained(x, targets, functional=functional)
+            return {n: trained[n] - p for n, p in self.parameters.items()}
+
+        rate = 1.0 if self.local is None else self.local.learning_rate
+        return self._sent_by_all(moved, x, targets, -1 / rate)
+
+    def _sent_by_all(
+        self,
+        computed: Callable[[Tensor, Tensor], dict[str, Tensor]],
+        x: Tensor,
+        targets: Tensor,
+        scale: float,
+    ) -> dict[str, Tensor]:
+        """Mean over the clients of what each is expected to send; ``scale`` makes it a gradient."""
+        if not self.alterations and self.clients == 1:
+            return computed(x, targets)
+        if len(x) % self.clients:
+            raise BadInput(
+                f"{len(x)} records cannot be shared evenly by {self.clients} clients: choose a "
+                f"batch size that {self.clients} divides."
+            )
+        sizes = [value.numel() for value in self.parameters.values()]
+        sent = []
+        for part, taught in zip(x.chunk(self.clients), targets.chunk(self.clients)):
+            gradient = flat(computed(part, taught)) * scale
+            for alteration in self.alterations:
+                gradient = alteration.expected(gradient, sizes)
+            sent.append(gradient)
+        return shaped(torch.stack(sent).mean(0) / scale, self.parameters)
+
+    def reading(
+        self, released: Mapping[str, Tensor], *, update: bool, records: int | None = None
+    ) -> Reading:
+        """What released tensors show of alterations and private noise, in the order of their names.
+
+        ``records`` are those behind the release: private noise is divided by them where the loss is
+        a mean, and is left out where their number is unknown.
+        """
+        rate = self.local.learning_rate if update and self.local is not None else 1.0
+        sizes = [tensor.numel() for tensor in released.values()]
+        found = joint_reading(self.alterations, flat(released) / rate, sizes)
+        if self.clipped_noise is not None and records is not None:
+            steps = self.local.steps if update and self.local is not None else 1
+            shared = records / self.clients if self.reduction == "mean" else 1.0
+            noise = self.clipped_noise.noise_multiplier * self.clipped_noise.clipping_norm
+            found = found.joined(Reading(deviation=noise * steps**0.5 / shared))
+        return Reading(found.kept, found.deviation * (rate / self.clients**0.5))
 
     def trained(self, x: Tensor, targets: Tensor, *, functional: bool = True) -> dict[str, Tensor]:
         """Parameters after training on the companions, if any, and then x.

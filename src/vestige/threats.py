@@ -35,7 +35,9 @@ class HonestServer:
     batch. ``local_training`` are steps, batch size, learning rate and momentum of a federated
     client; without them the server reads an update as the negative of one gradient.
     ``normalization`` is what the client does to its inputs, ``batch_norm`` the buffers after the
-    client's step.
+    client's step. ``defense`` is what the client does to its gradient before it leaves: a server
+    that is not told attacks as if nothing were done (a static attacker), which underestimates what
+    a real one can do.
     """
 
     batch_size: bool = True
@@ -43,6 +45,7 @@ class HonestServer:
     local_training: bool = True
     normalization: bool = True
     batch_norm: bool = False
+    defense: bool = True
 
     def public(self, victim: Victim, prior: Prior) -> Public:
         """Return what the server knows before any release."""
@@ -57,6 +60,8 @@ class HonestServer:
             simulator = replace(simulator, normalization=None)
         if not self.local_training and simulator.local is not None:
             simulator = replace(simulator, local=LocalTraining(steps=1, learning_rate=1.0))
+        if not self.defense:
+            simulator = replace(simulator, alterations=(), clients=1, clipped_noise=None)
         return Public(simulator, prior, reads=victim.releases)
 
     def observe(self, run: Run) -> Observation:
@@ -93,6 +98,8 @@ class HonestServer:
             facts.append((self.normalization, "the normalisation"))
         if simulator.mode == "train" and any(True for _ in simulator.model.buffers()):
             facts.append((self.batch_norm, "the batch-norm statistics after the step"))
+        if simulator.alterations or simulator.clipped_noise or simulator.clients > 1:
+            facts.append((self.defense, "what clients do to gradients before they leave"))
         withheld = [fact for told, fact in facts if not told]
         return Briefing(
             attacker="training server",

@@ -40,7 +40,8 @@ class DeepLeakage:
     one evaluation of the gradient, where one of theirs is up to twenty. A restart that diverges
     (its objective is not finite, or a tenth of the iterations bring it no lower than its start)
     begins again from a fresh draw, at most ``fresh_draws`` times. Candidates are clipped to the
-    bounds of their space at the end.
+    bounds of their space at the end. Under noise of a known size the search ends where no more than
+    the noise is left to explain (Morozov's discrepancy principle).
 
     Confidence is the share of the released gradient that the candidates explain: 1 − the relative
     squared distance, not below 0; one value for the whole batch.
@@ -78,8 +79,8 @@ class DeepLeakage:
     def _invert(
         self, public: Public, observation: Observation, generator: torch.Generator
     ) -> Reconstruction:
-        matching = Matching(public, observation.release)
         size, shape, classes = batch_size_of(observation), public.space.shape, public.classes
+        matching = Matching(public, observation.release, size)
         told = observation.hints.labels is not None
         joint = not told and not (size == 1 and self.exact_label)
         labels, origin = (None, "optimised") if joint else labels_of(public, observation)
@@ -114,6 +115,7 @@ class DeepLeakage:
         age = torch.zeros(self.restarts, dtype=torch.int64)
         best_values, best_points = search.values, search.points
         patience, interrupted = max(self.iterations // 10, 1), False
+        noise_floor = matching.noise_share * len(matching.observed)
 
         def diverged() -> Tensor:
             return ~search.values.isfinite() | ~(search.values < start)
@@ -131,6 +133,8 @@ class DeepLeakage:
             better = search.values.nan_to_num(float("inf")) <= best_values.nan_to_num(float("inf"))
             best_values = torch.where(better, search.values, best_values)
             best_points = torch.where(better[:, None], search.points, best_points)
+            if noise_floor and bool((best_values <= noise_floor).any()):
+                break
             if step % REPORT_EVERY == 0 or step == self.iterations - 1:
                 distance = float(best_values.nan_to_num(float("inf")).min())
                 if progress.report(step + 1, self.iterations, distance):

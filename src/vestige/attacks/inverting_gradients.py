@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -55,6 +56,9 @@ class InvertingGradients:
       lowers the whole objective. 0 is the paper.
     - ``learning_rate`` is 0.2 where the paper has 0.1, for the same batches.
     - ``initialization="normal"`` is the paper; "uniform" starts inside the bounds.
+    - Under noise of a known size the total variation weighs what the prior says it should (see
+      :func:`smoothness_weight`), and inner tensors count fully: the most probable images given the
+      release, if neighbouring pixels differ by a Laplace variable.
     - ``batch_norm_weight`` adds the distance of batch-norm statistics (Yin et al. 2021, Eq. 8) if
       the release carries buffers; the paper has no such term.
 
@@ -101,16 +105,17 @@ class InvertingGradients:
     def _invert(
         self, public: Public, observation: Observation, generator: torch.Generator
     ) -> Reconstruction:
-        matching = Matching(public, observation.release)
         size = batch_size_of(observation)
+        matching = Matching(public, observation.release, size)
         labels, origin = labels_of(public, observation)
         targets = matching.targets(labels)
-        distance = _weighted(matching, self.inner_weight)
+        noisy = matching.noise_share > 0
+        distance = _weighted(matching, 1.0 if noisy else self.inner_weight)
 
         def simulate(x: Tensor, *, functional: bool) -> Tensor:
             return matching.simulated(x, targets, functional=functional)
 
-        stack = Stack(simulate, distance, self._penalty(matching))
+        stack = Stack(simulate, distance, self._penalty(matching, size))
         start = matching.drawn(
             (self.restarts, size, *public.space.shape), self.initialization, generator
         )
@@ -143,11 +148,14 @@ class InvertingGradients:
             info,
         )
 
-    def _penalty(self, matching: Matching) -> Callable[[Tensor], Tensor] | None:
+    def _penalty(self, matching: Matching, size: int) -> Callable[[Tensor], Tensor] | None:
         """Weighted total variation and batch-norm statistics of one restart, where they apply."""
         public, terms = matching.public, []
-        if self.total_variation and isinstance(public.space, ImageSpace):
-            terms.append((self.total_variation, total_variation))
+        smoothness = self.total_variation
+        if isinstance(public.space, ImageSpace) and matching.noise_share > 0:
+            smoothness = max(smoothness, smoothness_weight(matching, size))
+        if smoothness and isinstance(public.space, ImageSpace):
+            terms.append((smoothness, total_variation))
         if self.batch_norm_weight and matching.release.buffers:
             statistics = statistics_penalty(public.simulator, matching.release.buffers)
             if statistics is not None:
@@ -209,6 +217,19 @@ def total_variation(x: Tensor) -> Tensor:
     """
     terms = [x.diff(dim=dim).abs().mean() for dim in (-1, -2) if x.shape[dim] > 1]
     return torch.stack(terms).sum() if terms else x.new_zeros(())
+
+
+def smoothness_weight(matching: Matching, size: int) -> float:
+    """Weight of the total variation, beside a cosine distance, that noise of a known size asks for.
+
+    The most probable images minimise ‖g − g̃‖²/(2s²) + Σ|∇x|/b if neighbouring pixels differ by a
+    Laplace variable of scale b, which the prior tells. Times s²/‖g̃‖² the first term is the cosine
+    distance where lengths agree, and the second the mean variation times s²n/(b‖g̃‖²), n pixels.
+    """
+    public = matching.public
+    scale = float(total_variation(public.prior.records.x)) / 2
+    pixels = size * math.prod(public.space.shape)
+    return matching.noise_share * pixels / max(scale, 1e-6)
 
 
 def _weighted(matching: Matching, inner: float) -> Callable[[Tensor], tuple[Tensor, Tensor]]:

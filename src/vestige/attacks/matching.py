@@ -9,6 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from vestige.alterations import Reading, flat
 from vestige.attacks.labels import infer_labels
 from vestige.errors import BadInput
 from vestige.observations import Observation, Public, Release, UpdateRelease
@@ -55,10 +56,14 @@ def cosine_distance_to(observed: Tensor) -> Callable[[Tensor], tuple[Tensor, Ten
 
 @dataclass(frozen=True)
 class Matching:
-    """One release to be matched: the tensors in it that the simulator can reproduce."""
+    """One release to be matched: the tensors in it that the simulator can reproduce.
+
+    ``records`` are those behind it, where their number matters: private noise is shared by them.
+    """
 
     public: Public
     release: Release
+    records: int | None = None
 
     def __post_init__(self) -> None:
         known = self.public.simulator.parameters
@@ -97,10 +102,40 @@ class Matching:
         return self.public.simulator.parameters[self.names[0]]
 
     @cached_property
+    def _released(self) -> dict[str, Tensor]:
+        return {name: self.release.tensors[name].detach().to(self.like) for name in self.names}
+
+    @cached_property
+    def reading(self) -> Reading:
+        """What the release shows of how the client altered it, as far as the attacker knows."""
+        update = isinstance(self.release, UpdateRelease)
+        return self.public.simulator.reading(self._released, update=update, records=self.records)
+
+    @cached_property
+    def kept(self) -> Tensor | None:
+        """Places of the entries that carry a value; None for all of them.
+
+        A defence that sends nothing leaves nothing to compare, so then all entries count.
+        """
+        if self.reading.kept is None or not bool(self.reading.kept.any()):
+            return None
+        return torch.nonzero(self.reading.kept).flatten()
+
+    @cached_property
     def observed(self) -> Tensor:
-        """The released tensors as one vector."""
-        tensors = [self.release.tensors[name].detach().to(self.like) for name in self.names]
-        return torch.cat([tensor.flatten() for tensor in tensors])
+        """The released tensors as one vector, without entries that a mask took away."""
+        return self._unmasked(flat(self._released))
+
+    @cached_property
+    def noise_share(self) -> float:
+        """Variance of the noise in one entry, as a share of the release's squared norm."""
+        if not self.reading.noisy:
+            return 0.0
+        variance = torch.as_tensor(self.reading.deviation).double().square().mean()
+        return float(variance / self.observed.double().square().sum().clamp_min(1e-300))
+
+    def _unmasked(self, vector: Tensor) -> Tensor:
+        return vector if self.kept is None else vector.index_select(-1, self.kept)
 
     def simulated(self, x: Tensor, targets: Tensor, *, functional: bool = True) -> Tensor:
         """What candidates x (batch, *shape) with targets (batch, classes) would have released."""
@@ -109,22 +144,16 @@ class Matching:
             simulator.update if isinstance(self.release, UpdateRelease) else simulator.gradient
         )
         tensors = release(x, targets, functional=functional)
-        return torch.cat([tensors[name].flatten() for name in self.names])
+        return self._unmasked(torch.cat([tensors[name].flatten() for name in self.names]))
 
     def weights(self, inner: float) -> Tensor:
         """One for each entry of the last layer that was released, ``inner`` for all others."""
         last = self.names[-1].rpartition(".")[0]
-        return torch.cat(
-            [
-                torch.full_like(
-                    self.release.tensors[name].flatten(),
-                    1.0 if name.rpartition(".")[0] == last else inner,
-                    dtype=self.like.dtype,
-                    device=self.like.device,
-                )
-                for name in self.names
-            ]
-        )
+        weighed = [
+            torch.full_like(tensor.flatten(), 1.0 if name.rpartition(".")[0] == last else inner)
+            for name, tensor in self._released.items()
+        ]
+        return self._unmasked(torch.cat(weighed))
 
     def targets(self, labels: Tensor) -> Tensor:
         """Targets (batch, classes) of labels (batch,)."""

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from vestige.bounds.mechanisms import LocalAggregation
+from vestige.bounds.mechanisms import DPSGD, LocalAggregation
+from vestige.errors import BadInput
 from vestige.observations import Release, UpdateRelease
+from vestige.private_steps import ClippedNoise
 from vestige.records import Records
 from vestige.simulation import (
     LocalTraining,
@@ -21,6 +23,7 @@ from vestige.simulation import (
 )
 from vestige.victims.client import client_batch, client_copy, loss_of, seeded
 from vestige.victims.description import describe_client
+from vestige.victims.private_gradients import set_private_gradients
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,8 @@ class FederatedUpdate:
     """Federated averaging (McMahan et al. 2017): K local SGD steps, then new − old parameters.
 
     With ``reshuffle`` the client draws a new order at every epoch; an attacker that replays the
-    fixed order is then wrong about who shared a batch with whom.
+    fixed order is then wrong about who shared a batch with whom. With ``private`` every local step
+    is one of DP-SGD (Abadi et al. 2016, Algorithm 1) on its batch.
     """
 
     model: nn.Module
@@ -39,6 +43,11 @@ class FederatedUpdate:
     normalization: Normalization | None = None
     reshuffle: bool = False
     trained_steps: int = 0
+    private: ClippedNoise | None = None
+
+    def __post_init__(self) -> None:
+        if self.private is not None and self.mode != "eval":
+            raise BadInput("Private steps are computed record by record: say mode='eval'.")
 
     @property
     def releases(self) -> type[Release]:
@@ -46,15 +55,24 @@ class FederatedUpdate:
         return UpdateRelease
 
     @property
-    def mechanism(self) -> LocalAggregation:
-        """Local steps alone."""
+    def mechanism(self) -> DPSGD | LocalAggregation:
+        """Every local step counted as if the record were in it; or local steps alone."""
+        if self.private is not None and self.private.noise_multiplier > 0:
+            noise, norm = self.private.noise_multiplier, self.private.clipping_norm
+            return DPSGD(noise, sampling_rate=1.0, steps=self.local.steps, clipping_norm=norm)
         return LocalAggregation(self.local.steps)
 
     @property
     def simulator(self) -> Simulator:
         """The same computation, differentiable, in the fixed order."""
         return Simulator(
-            self.model, self.loss, self.reduction, self.mode, self.normalization, self.local
+            self.model,
+            self.loss,
+            self.reduction,
+            self.mode,
+            self.normalization,
+            self.local,
+            clipped_noise=self.private,
         )
 
     def release(self, secret: Records, *, generator: torch.Generator) -> UpdateRelease:
@@ -73,7 +91,13 @@ class FederatedUpdate:
                 if self.reshuffle and batch.start == 0:
                     order = torch.randperm(len(secret), generator=generator)
                 optimizer.zero_grad()
-                loss_of(simulator, model, inputs[order[batch]], targets[order[batch]]).backward()
+                some, taught = inputs[order[batch]], targets[order[batch]]
+                if self.private is None:
+                    loss_of(simulator, model, some, taught).backward()
+                else:
+                    set_private_gradients(
+                        simulator, model, some, taught, self.private, generator=generator
+                    )
                 optimizer.step()
         buffers = dict(model.named_buffers()) if self.mode == "train" else {}
         return UpdateRelease(

@@ -1,0 +1,54 @@
+"""Secure aggregation: the server sees a mean over clients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vestige.bounds.mechanisms import Mechanism, NonPrivate
+from vestige.defenses.defended_victims import AggregatedClients
+from vestige.errors import BadInput
+from vestige.observations import GradientRelease, UpdateRelease, Victim
+
+
+@dataclass(frozen=True)
+class ClientAggregation:
+    """The server sees the mean over ``clients`` clients and nothing of one alone.
+
+    Bonawitz et al. 2017, "Practical Secure Aggregation". All their records are then one batch to
+    an attacker, who looks for all of them. Without noise the sum carries no guarantee.
+    """
+
+    clients: int
+
+    name = "Sum over clients"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.clients, int) or self.clients < 1:
+            raise BadInput(f"Clients are a whole number of at least 1, not {self.clients!r}.")
+
+    @property
+    def strength(self) -> float:
+        """The number of clients."""
+        return float(self.clients)
+
+    @property
+    def setting(self) -> str:
+        """The number of clients in words."""
+        return f"{self.clients}"
+
+    @property
+    def mechanism(self) -> Mechanism:
+        """None."""
+        return NonPrivate("a sum over clients without noise has no guarantee")
+
+    def records(self, batch_size: int) -> int:
+        """Those of all clients."""
+        return batch_size * self.clients
+
+    def __call__(self, victim: Victim) -> Victim:
+        """Return the sum over this many such clients."""
+        if isinstance(victim, AggregatedClients):
+            raise BadInput("The clients are summed already: give the defence once.")
+        if victim.releases not in (GradientRelease, UpdateRelease):
+            raise BadInput("Sums over clients need clients that send gradients or updates.")
+        return AggregatedClients(victim, self.clients)

@@ -1,0 +1,66 @@
+"""Gaussian noise on the gradient."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from vestige.alterations import ClientMemory, Reading
+from vestige.defenses.defense import Altering
+from vestige.errors import BadInput
+
+
+@dataclass(frozen=True)
+class GradientNoise(Altering):
+    """Adds noise of standard deviation ``deviation`` to every entry (Zhu, Liu and Han 2019, §5.1).
+
+    Nothing is clipped, so one record may move the gradient by any amount and no guarantee follows;
+    :class:`PrivateGradients` is the defence that has one. A reader knows the deviation.
+    """
+
+    deviation: float
+
+    name = "Noise"
+    random = True
+
+    def __post_init__(self) -> None:
+        if not 0 < self.deviation < math.inf:
+            raise BadInput(
+                f"The deviation of gradient noise is positive and finite, not {self.deviation!r}: "
+                "say Undefended() for none."
+            )
+
+    @property
+    def strength(self) -> float:
+        """The deviation."""
+        return self.deviation
+
+    @property
+    def setting(self) -> str:
+        """The deviation in words."""
+        return f"σ {self.deviation:g}"
+
+    @property
+    def why(self) -> str:
+        """Why no guarantee comes with it."""
+        return "noise without clipping bounds no record's influence"
+
+    def sent(
+        self,
+        gradient: Tensor,
+        sizes: Sequence[int],
+        *,
+        generator: torch.Generator,
+        memory: ClientMemory,
+    ) -> Tensor:
+        """Send the gradient with noise."""
+        noise = torch.randn(gradient.shape, generator=generator, dtype=gradient.dtype)
+        return gradient + self.deviation * noise.to(gradient.device)
+
+    def reading(self, released: Tensor, sizes: Sequence[int]) -> Reading:
+        """All entries are there, with noise."""
+        return Reading(deviation=self.deviation)

@@ -1,0 +1,151 @@
+"""Pruning by magnitude, and its form with error feedback."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from vestige.alterations import ClientMemory, Reading
+from vestige.defenses.defended_victims import altered
+from vestige.defenses.defense import Altering
+from vestige.errors import BadInput
+from vestige.observations import Victim
+from vestige.records import Records
+
+Scope = Literal["all", "tensor"]
+
+
+@dataclass(frozen=True)
+class GradientPruning(Altering):
+    """Sends the largest entries only; a share ``rate`` of them is set to zero.
+
+    Zhu, Liu and Han 2019, §5.2; Liu, Wang, Chen and Lei 2025. ``scope`` says among which entries
+    the largest are taken: all of the gradient, or each tensor by itself. At least one entry of
+    each scope stays. A reader sees which entries are zero and compares the others.
+    """
+
+    rate: float
+    scope: Scope = "all"
+
+    name = "Pruning"
+
+    def __post_init__(self) -> None:
+        _check_rate(self.rate, "pruning")
+        _check_scope(self.scope)
+
+    @property
+    def strength(self) -> float:
+        """The share that is set to zero."""
+        return self.rate
+
+    @property
+    def setting(self) -> str:
+        """The rate in words."""
+        return f"{self.rate:g}"
+
+    def sent(
+        self,
+        gradient: Tensor,
+        sizes: Sequence[int],
+        *,
+        generator: torch.Generator,
+        memory: ClientMemory,
+    ) -> Tensor:
+        """Send the largest entries."""
+        return gradient * largest(gradient, sizes, 1 - self.rate, self.scope)
+
+    def reading(self, released: Tensor, sizes: Sequence[int]) -> Reading:
+        """Entries that are not zero were kept."""
+        return Reading(kept=released != 0)
+
+
+@dataclass(frozen=True)
+class TopKSparsification(Altering):
+    """Sends a share ``kept`` of the entries, the largest, and remembers the rest for next time.
+
+    Stich, Cordonnier and Jaggi 2018, "Sparsified SGD with Memory", Algorithm 1 (error feedback).
+    What is sent is then a sum over rounds. ``rounds`` says how many the client has sent before the
+    audited one, on batches of ``earlier``; without them its memory is empty and the release is
+    that of :class:`GradientPruning`. Nobody else knows the memory.
+    """
+
+    kept: float
+    scope: Scope = "all"
+    rounds: int = 0
+    earlier: Records | None = field(default=None, compare=False, repr=False)
+
+    name = "Top-k with error feedback"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.kept <= 1:
+            raise BadInput(f"The share of entries that are sent lies in (0, 1], not {self.kept!r}.")
+        _check_scope(self.scope)
+        if self.rounds < 0 or (self.rounds > 0) != (self.earlier is not None):
+            raise BadInput(
+                "Earlier rounds need records that they were made of: give rounds ≥ 1 and earlier "
+                "together, or neither."
+            )
+
+    @property
+    def strength(self) -> float:
+        """The share that waits for later."""
+        return 1 - self.kept
+
+    @property
+    def setting(self) -> str:
+        """The share that is sent, in words."""
+        return f"sends {self.kept:g}"
+
+    @property
+    def random(self) -> bool:
+        """With earlier rounds, what they left is chance to a reader."""
+        return self.rounds > 0
+
+    def __call__(self, victim: Victim) -> Victim:
+        """Return the victim that sends its largest entries."""
+        return altered(victim, self, earlier=self.earlier, rounds=self.rounds)
+
+    def sent(
+        self,
+        gradient: Tensor,
+        sizes: Sequence[int],
+        *,
+        generator: torch.Generator,
+        memory: ClientMemory,
+    ) -> Tensor:
+        """Send the largest entries of gradient and memory; remember the others."""
+        total = gradient if memory.residual is None else gradient + memory.residual
+        chosen = total * largest(total, sizes, self.kept, self.scope)
+        memory.residual = total - chosen
+        return chosen
+
+    def reading(self, released: Tensor, sizes: Sequence[int]) -> Reading:
+        """Entries that are not zero were sent."""
+        return Reading(kept=released != 0)
+
+
+def largest(gradient: Tensor, sizes: Sequence[int], share: float, scope: Scope) -> Tensor:
+    """Which entries (n,) are among the share of largest ones, at least one of each scope."""
+    if scope == "tensor":
+        pieces = [
+            largest(piece, [len(piece)], share, "all") for piece in gradient.split(list(sizes))
+        ]
+        return torch.cat(pieces)
+    count = max(1, round(share * len(gradient)))
+    chosen = torch.zeros_like(gradient, dtype=torch.bool)
+    chosen[gradient.abs().topk(count).indices] = True
+    return chosen
+
+
+def _check_rate(rate: float, noun: str) -> None:
+    if not 0 <= rate < 1:
+        raise BadInput(f"A {noun} rate lies in [0, 1), not at {rate!r}.")
+
+
+def _check_scope(scope: str) -> None:
+    if scope not in ("all", "tensor"):
+        raise BadInput(f"The scope of pruning is 'all' or 'tensor', not {scope!r}.")
