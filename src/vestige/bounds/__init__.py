@@ -18,6 +18,14 @@ from vestige.bounds.allowance import BOUNDS, Allowance, BoundCurve, tightest
 from vestige.bounds.approximate_dp import ApproximateDPBound
 from vestige.bounds.bound import Bound, ReconstructionBound
 from vestige.bounds.calibration import Calibration, calibrate
+from vestige.bounds.defended_errors import (
+    ErrorBounds,
+    ReleaseDefense,
+    ReleaseSlopes,
+    SquaredError,
+    bound_errors,
+    defended_jacobian,
+)
 from vestige.bounds.description import Description, in_words
 from vestige.bounds.f_dp import FDPBound
 from vestige.bounds.finite_candidates import FiniteCandidatesBound
@@ -60,6 +68,13 @@ from vestige.bounds.noise_ratio import (
     ratio_of,
 )
 from vestige.bounds.poisson_gaussian import PoissonGaussianBound
+from vestige.bounds.prior_densities import (
+    CorrelatedGaussianDensity,
+    CosineDensity,
+    GaussianDensity,
+    PriorDensity,
+    prior_deviation,
+)
 from vestige.bounds.privacy_loss import PrivacyLossBound
 from vestige.bounds.privacy_profile import PrivacyProfileBound
 from vestige.bounds.protection import Protection, protection_of
@@ -79,11 +94,15 @@ __all__ = [
     "BoundCurve",
     "Calibration",
     "Composition",
+    "CorrelatedGaussianDensity",
+    "CosineDensity",
     "Description",
+    "ErrorBounds",
     "FDPBound",
     "FiniteCandidatesBound",
     "Gaussian",
     "GaussianBound",
+    "GaussianDensity",
     "Laplace",
     "LaplaceBound",
     "LocalAggregation",
@@ -93,6 +112,7 @@ __all__ = [
     "NoPriorReconstruction",
     "NonPrivate",
     "PoissonGaussianBound",
+    "PriorDensity",
     "PrivacyLossBound",
     "PrivacyProfile",
     "PrivacyProfileBound",
@@ -100,9 +120,12 @@ __all__ = [
     "PureDP",
     "PureDPBound",
     "ReconstructionBound",
+    "ReleaseDefense",
+    "ReleaseSlopes",
     "RenyiDP",
     "RenyiDPBound",
     "RenyiErrorBound",
+    "SquaredError",
     "Statement",
     "Strengths",
     "TradeOff",
@@ -110,10 +133,12 @@ __all__ = [
     "ZeroConcentratedDP",
     "ZeroConcentratedDPBound",
     "batch_jacobian",
+    "bound_errors",
     "calibrate",
     "clipped_jacobian",
     "cramer_rao",
     "cramer_rao_from_norm",
+    "defended_jacobian",
     "epsilon_by_privacy_loss",
     "epsilon_by_renyi",
     "epsilon_of_ratio",
@@ -124,6 +149,7 @@ __all__ = [
     "mechanism_of_ratio",
     "mechanism_to_json",
     "monte_carlo_estimate",
+    "prior_deviation",
     "protection_of",
     "pruned_jacobian",
     "ratio_for_epsilon",
