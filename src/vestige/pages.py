@@ -9,6 +9,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from vestige.bounds.statement import Statement
+from vestige.comparison import Comparison
 from vestige.errors import BadInput, NotFound
 from vestige.files import explained, write_atomically
 from vestige.head_study import HeadStudy
@@ -16,16 +17,18 @@ from vestige.noise_study import NoiseStudy
 from vestige.record import Record
 from vestige.report import render
 from vestige.report.bounds import render_bounds
+from vestige.report.comparison import render_comparison
 from vestige.report.head_study import render_head_study
 from vestige.report.noise_study import render_noise_study
 from vestige.store import RunDirectory, load_record
 from vestige.verdicts import judge
 
-Study = HeadStudy | NoiseStudy
+Study = HeadStudy | NoiseStudy | Comparison
 
-STUDIES: dict[str, tuple[type[HeadStudy] | type[NoiseStudy], str]] = {
+STUDIES: dict[str, tuple[type[HeadStudy] | type[NoiseStudy] | type[Comparison], str]] = {
     "head study": (HeadStudy, "heads"),
     "noise study": (NoiseStudy, "noise"),
+    "comparison": (Comparison, "comparison"),
 }
 """Every kind of study: what reads it, and how its files are called."""
 
@@ -87,6 +90,8 @@ def save_page(
         page = render_head_study(record, redact=redact)
     elif isinstance(record, NoiseStudy):
         page = render_noise_study(record, redact=redact)
+    elif isinstance(record, Comparison):
+        page = render_comparison(record, redact=redact)
     else:
         page = render(record, redact=redact)
     write_page(Path(path), page)

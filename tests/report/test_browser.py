@@ -13,10 +13,12 @@ import pytest
 from vestige import PriorMatching, Record, numbers, run
 from vestige.bounds import DPSGD
 from vestige.report import render
+from vestige.report.comparison import render_comparison
 from vestige.report.head_study import render_head_study
 from vestige.report.noise_study import render_noise_study
 from worlds import private_audit, private_training
 
+from .comparison_worlds import COMPARISONS, SIDE
 from .noise_studies import NOISE_STUDIES, STRENGTHS
 from .states import STATES
 from .studies import STUDIES
@@ -76,6 +78,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / f"{name}.html").write_text(render_head_study(study()), encoding="utf-8")
     for name, build in NOISE_STUDIES.items():
         (folder / f"{name}.html").write_text(render_noise_study(build()), encoding="utf-8")
+    for name, build in COMPARISONS.items():
+        (folder / f"{name}.html").write_text(render_comparison(build()), encoding="utf-8")
     return folder
 
 
@@ -112,7 +116,11 @@ def opened(browser: playwright.Browser, pages: Path) -> Iterator[Opened]:
 
 
 @pytest.mark.parametrize(
-    "name", [*STATES, "demonstrated-redacted", "features-redacted", *STUDIES, *NOISE_STUDIES]
+    "name",
+    [
+        *(*STATES, "demonstrated-redacted", "features-redacted"),
+        *(*STUDIES, *NOISE_STUDIES, *COMPARISONS),
+    ],
 )
 def test_no_state_scrolls_sideways_or_complains(opened: Opened, name: str) -> None:
     page = opened(name)
@@ -234,6 +242,7 @@ def test_the_theme_button_overrides_the_system(opened: Opened) -> None:
     [
         *("claim_refuted", "invalid", "features", "demonstrated-redacted", "captured"),
         *("exclusivity", "heads", "heads-redacted", "noise", "noise-redacted"),
+        *("comparison", "comparison-redacted", "comparison-invalid"),
     ],
 )
 def test_text_contrast(opened: Opened, name: str, theme: str) -> None:
@@ -357,3 +366,50 @@ def test_a_head_study_is_readable_without_eyes(opened: Opened) -> None:
     assert re.search(r'img "ROC on a logarithmic axis, four curves', tree)
     assert re.search(r'rowheader "Ceiling, pooled', tree)
     assert 'region "One image at every strength of noise"' in tree
+
+
+def test_a_comparison_fits_its_first_screen_and_keeps_whole_pixels(opened: Opened) -> None:
+    page = opened("comparison")
+    for selector in ("h1", ".lede", ".advice", ".looks"):
+        box = page.locator(selector).bounding_box()
+        assert box is not None
+        assert box["y"] + box["height"] <= 800, selector
+    for width in (1280, 390):
+        page.set_viewport_size({"width": width, "height": 800})
+        for selector in (".looks .pic", ".pictures .pic"):
+            box = page.locator(selector).first.bounding_box()
+            assert box is not None
+            assert box["width"] >= SIDE
+            assert box["width"] % SIDE == box["height"] % SIDE == 0
+
+
+def test_a_comparison_is_readable_without_eyes_and_on_paper(opened: Opened) -> None:
+    page = opened("comparison")
+    tree = page.locator("body").aria_snapshot()
+    assert len(re.findall(r"- heading .* \[level=1\]", tree)) == 1
+    assert 'heading "Which defence protects most at equal utility?" [level=2]' in tree
+    assert re.search(r'img "Error left by the strongest attack against accuracy lost', tree)
+    assert re.search(r'img "Reconstruction by Inverting Gradients under Pruning 0.9', tree)
+    assert re.search(r'rowheader "Pruning 0.9', tree)
+    document = page.pdf(prefer_css_page_size=True)
+    assert 4 <= len(re.findall(rb"/Type\s*/Page\b", document)) <= 14
+    page.emulate_media(media="print")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1280
+
+
+def test_words_of_the_plane_do_not_touch_each_other_on_screen(opened: Opened) -> None:
+    for width, kind in ((1280, ".plane .halo"), (390, ".plane .halo.named")):
+        page = opened("comparison", width)
+        for chart in page.locator(".plane").all():
+            found = [one.bounding_box() for one in chart.locator(kind.split()[1]).all()]
+            boxes = [box for box in found if box is not None]
+            assert len(boxes) >= 5
+            for place, one in enumerate(boxes):
+                for other in boxes[:place]:
+                    beside = (
+                        one["x"] >= other["x"] + other["width"] - 1
+                        or other["x"] >= one["x"] + one["width"] - 1
+                    )
+                    # A line is taller than its letters.
+                    over = abs(one["y"] - other["y"]) >= 0.7 * min(one["height"], other["height"])
+                    assert beside or over, (one, other)

@@ -1,0 +1,304 @@
+"""The tables of a comparison: what each defence costs and leaves, at equal cost, and unknown."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from vestige import numbers
+from vestige.comparison import Cell, Comparison, DefendedPoint, ErrorFloor, Matched
+from vestige.noise_study import Mean
+from vestige.report.comparison_marks import UNDEFENDED, bar, families, gap
+from vestige.report.head_study import Column, Row, Table
+
+MOST_DECIMALS = 5
+
+
+@dataclass(frozen=True)
+class Overlooked:
+    """A defence under attackers who do and do not know of it."""
+
+    label: str
+    told: Mean
+    not_told: Mean
+
+    @property
+    def apparent(self) -> float:
+        """How much error the attacker who knew nothing left beyond the one who knew."""
+        return self.not_told.value - self.told.value
+
+    @property
+    def apart(self) -> bool:
+        """Whether the limits of the two errors do not meet."""
+        return self.not_told.lower > self.told.upper
+
+
+def error_with_limits(mean: Mean) -> str:
+    """Write an error: ``0.27 (0.25–0.29)``, limits rounded outwards; alone if it has none."""
+    size = abs(mean.value)
+    digits = 2 if size >= 0.1 or size == 0 else 1 - math.floor(math.log10(size))
+    return _with_limits(mean, min(digits, MOST_DECIMALS))
+
+
+def lost_with_limits(mean: Mean) -> str:
+    """Write accuracy lost in points: ``1.7 (1.4–2.0)``, ``−0.1 (−0.4 to 0.2)``."""
+    return _with_limits(
+        Mean(value=100 * mean.value, lower=100 * mean.lower, upper=100 * mean.upper), 1
+    )
+
+
+def accuracy_with_limits(mean: Mean) -> str:
+    """Write an accuracy: ``94% (93–95%)``."""
+    if mean.lower >= mean.upper:
+        return numbers.percent(mean.value)
+    low, high = max(mean.lower, 0.0), min(mean.upper, 1.0)
+    return f"{numbers.percent(mean.value)} ({numbers.limits(low, high)})"
+
+
+def _with_limits(mean: Mean, digits: int) -> str:
+    def written(value: float) -> str:
+        text = f"{value:.{digits}f}"
+        return (f"{0:.{digits}f}" if float(text) == 0 else text).replace("-", numbers.MINUS)
+
+    if mean.lower >= mean.upper:
+        return written(mean.value)
+    unit, slack = 10.0**digits, numbers.ROUNDING_SLACK
+    low = written(math.floor(mean.lower * unit + slack) / unit)
+    high = written(math.ceil(mean.upper * unit - slack) / unit)
+    between = " to " if numbers.MINUS in low + high else numbers.EN_DASH
+    return f"{written(mean.value)} ({low}{between}{high})"
+
+
+def cost(point: DefendedPoint) -> str:
+    """Accuracy lost, or why there is no such number."""
+    lost, held = point.utility.accuracy_lost, point.utility
+    if lost is not None:
+        return lost_with_limits(lost)
+    return "diverged" if held.diverged and held.diverged == held.repeats else "not compared"
+
+
+def floor_words(floor: ErrorFloor) -> str:
+    """What theory allows, or why nothing is known."""
+    if floor.all_attacks is None:
+        return f"none: {floor.reason}" if floor.reason else "none"
+    # Rounded down: it stays a floor.
+    least = math.floor(floor.all_attacks * 1000 + numbers.ROUNDING_SLACK) / 1000
+    words = f"at least {least:.3f}"
+    if floor.unbiased is not None:
+        words += f"; unbiased {math.floor(1000 * floor.unbiased) / 1000:.3f}"
+    return f"{words} ({floor.reason})" if floor.reason else words
+
+
+def ordered(comparison: Comparison) -> list[DefendedPoint]:
+    """Points as the page lists them: no defence first, then defence by defence."""
+    found = families(comparison)
+    names = sorted(found, key=lambda name: name != UNDEFENDED)
+    return [point for name in names for point in found[name]]
+
+
+def summary_table(comparison: Comparison, server: str) -> Table:
+    """Every setting with its cost, what the strongest attack leaves, and what theory says."""
+    front = {label for f in comparison.fronts if f.server == server for label in f.labels}
+    rows = []
+    for point in ordered(comparison):
+        cell = comparison.cell(point, server)
+        rows.append(
+            Row(
+                point.label,
+                "on the front" if point.label in front else "",
+                (
+                    cost(point),
+                    *_left(cell),
+                    guarantee(point),
+                    floor_words(cell.floor) if cell.protection else numbers.EN_DASH,
+                ),
+                lead=point.label in front,
+            )
+        )
+    columns = (
+        Column("Accuracy lost, points"),
+        Column("Error left"),
+        Column("By", number=False),
+        Column(f"Hits at FPR = {numbers.share(comparison.false_positive_rate)}"),
+        Column("Mechanism", number=False),
+        Column("Least error that theory allows", number=False),
+    )
+    return Table("Defence", columns, tuple(rows))
+
+
+def _left(cell: Cell) -> tuple[str, str, str]:
+    if cell.protection is None:
+        return numbers.EN_DASH, cell.problem or "nothing was measured", numbers.EN_DASH
+    hits = numbers.rate_with_limits(cell.most_hits) if cell.most_hits else numbers.EN_DASH
+    return error_with_limits(cell.protection), cell.strongest or numbers.EN_DASH, hits
+
+
+def guarantee(point: DefendedPoint) -> str:
+    """The mechanism, and whether it guarantees anything."""
+    return f"{point.mechanism} ({'a guarantee' if point.guarantee else 'no guarantee'})"
+
+
+def training_table(comparison: Comparison) -> Table:
+    """What training with every setting gave, whoever the server is."""
+    rows = []
+    for point in ordered(comparison):
+        held = point.utility
+        rows.append(
+            Row(
+                point.label,
+                "",
+                (
+                    accuracy_with_limits(held.accuracy) if held.accuracy else "diverged",
+                    cost(point),
+                    error_with_limits(held.loss) if held.loss else numbers.EN_DASH,
+                    error_with_limits(held.loss_added) if held.loss_added else numbers.EN_DASH,
+                    numbers.count(held.repeats),
+                    numbers.count(held.diverged),
+                    numbers.count(point.records),
+                ),
+            )
+        )
+    columns = ("Accuracy", "Lost, points", "Loss", "Loss added", "Trainings", "Diverged")
+    return Table(
+        "Defence",
+        (*(Column(title) for title in columns), Column("Records in a release")),
+        tuple(rows),
+    )
+
+
+def attack_table(comparison: Comparison, server: str) -> Table:
+    """Every attack on every setting, told of the defence and not told."""
+    rows = []
+    for point in ordered(comparison):
+        cell = comparison.cell(point, server)
+        for measure in cell.measures:
+            strongest = measure.attack == cell.strongest
+            static, hits = measure.static_error, measure.static_rate
+            rows.append(
+                Row(
+                    point.label,
+                    "",
+                    (
+                        f"{measure.attack}{' (least)' if strongest else ''}",
+                        error_with_limits(measure.error),
+                        error_with_limits(static) if static else numbers.EN_DASH,
+                        numbers.rate_with_limits(measure.rate),
+                        numbers.rate_with_limits(hits) if hits else numbers.EN_DASH,
+                        numbers.count(measure.diverged),
+                        cell.verdict if strongest else "",
+                    ),
+                )
+            )
+    columns = (
+        Column("Attack", number=False),
+        Column("Error"),
+        Column("Error, not told"),
+        Column("Hits"),
+        Column("Hits, not told"),
+        Column("Diverged"),
+        Column("Verdict", number=False),
+    )
+    return Table("Defence", columns, tuple(rows))
+
+
+def overlooked(comparison: Comparison, server: str) -> list[Overlooked]:
+    """Settings that attackers met knowing and not knowing them, the widest difference first."""
+    found = []
+    for point in ordered(comparison):
+        both = [
+            (measure.error, measure.static_error)
+            for measure in comparison.cell(point, server).measures
+            if measure.static_error is not None
+        ]
+        if both:
+            # The strongest attack of each attacker, which need not be the same one.
+            told = min((error for error, _ in both), key=lambda mean: mean.value)
+            not_told = min((error for _, error in both), key=lambda mean: mean.value)
+            found.append(Overlooked(point.label, told, not_told))
+    return sorted(found, key=lambda one: -one.apparent)
+
+
+def static_table(comparison: Comparison, server: str) -> Table | None:
+    """What an attacker who was not told of the defence left; None where nobody was asked."""
+    found = overlooked(comparison, server)
+    if not found:
+        return None
+    end = 1.05 * max(max(one.not_told.upper, one.told.upper) for one in found)
+    rows = tuple(
+        Row(
+            one.label,
+            "",
+            (
+                gap(one.told.value, one.not_told.value, end or 1.0),
+                error_with_limits(one.told),
+                error_with_limits(one.not_told),
+                apparent(one),
+            ),
+        )
+        for one in found
+    )
+    columns = (
+        Column("Error: ● told of the defence, ○ not told", number=False),
+        Column("Told"),
+        Column("Not told"),
+        Column("Protection that is not there"),
+    )
+    return Table("Defence", columns, rows)
+
+
+def apparent(one: Overlooked) -> str:
+    """How much an attacker who was not told makes a defence look better."""
+    if not one.apart:
+        return "cannot be told apart"
+    times = f" ({one.not_told.value / one.told.value:.1f}×)" if one.told.value > 0 else ""
+    return f"{numbers.distance(one.apparent)}{times}"
+
+
+def matched_table(comparison: Comparison, server: str) -> Table | None:
+    """What each defence leaves at the same costs; None where nothing was matched."""
+    found = [m for m in comparison.matched if m.server == server]
+    if not found:
+        return None
+    costs = sorted({m.accuracy_lost for m in found})
+    # The chart is for the cost that the recommendation allows, or the nearest to it.
+    chosen = min(costs, key=lambda lost: abs(lost - comparison.budget))
+    guess = comparison.guess_error
+    reached = [m.protection for m in found if m.protection is not None]
+    end = 1.05 * max([guess.upper, *(mean.upper for mean in reached)])
+    names = dict.fromkeys(m.defense for m in found)
+    by_place = {(m.defense, m.accuracy_lost): m for m in found}
+
+    def least(name: str) -> float:
+        at = by_place.get((name, chosen))
+        return at.protection.value if at and at.protection else -1.0
+
+    rows = []
+    for name in sorted(names, key=lambda name: -least(name)):
+        at = by_place.get((name, chosen))
+        drawn = bar(at.protection, end or 1.0, guess) if at and at.protection else "not reached"
+        between = " and ".join(at.between) if at else ""
+        rows.append(
+            Row(
+                name,
+                f"between {between}" if between else "",
+                (drawn, *(_matched(by_place.get((name, lost))) for lost in costs)),
+            )
+        )
+    columns = (
+        Column(f"Error left for {lost_words(chosen)}; dotted: guessing", number=False),
+        *(Column(f"For {lost_words(lost)}") for lost in costs),
+    )
+    return Table("Defence", columns, tuple(rows))
+
+
+def _matched(matched: Matched | None) -> str:
+    if matched is None:
+        return numbers.EN_DASH
+    if matched.protection is None:
+        return f"not reached: {matched.reason}" if matched.reason else "not reached"
+    return error_with_limits(matched.protection)
+
+
+def lost_words(share: float) -> str:
+    """Write a cost in words: ``2 points``, ``1 point``, ``0.5 points``."""
+    return f"{100 * share:.3g} {'point' if math.isclose(share, 0.01) else 'points'}"
