@@ -149,7 +149,9 @@ def findings(found: Comparison) -> None:
         lost, loss = point.utility.accuracy_lost, point.utility.loss
         for cell in point.cells:
             said = cell.problem or f"{cell.strongest} {words(cell.protection)}"
-            print(f"  {point.label:<24} lost {words(lost)} loss {words(loss)} {cell.server}: {said}")
+            print(
+                f"  {point.label:<24} lost {words(lost)} loss {words(loss)} {cell.server}: {said}"
+            )
     for advice in found.recommendations:
         print(f"\n{advice.server}: {advice.sentence}", *advice.details, sep="\n  ")
 

@@ -24,6 +24,7 @@ from vestige import (
     PriorMatching,
     ReconstructorNetwork,
     SharedGradient,
+    TensorFeatures,
     WeakAdversary,
     run,
 )
@@ -50,6 +51,7 @@ from worlds import (
     NullVictim,
     convex_model,
     draws,
+    gaussian_network,
     head_audit,
     imprint_audit,
     imprinted_network,
@@ -72,6 +74,7 @@ SEARCH = [cls for cls in REAL if "iterations" in {f.name for f in dataclasses.fi
 UNROLL = [c for c in SEARCH if c is not FeatureInversion and UpdateRelease in c.reads]
 HEADS = [HeadInversion, HeadReconstructor]
 IMPRINT = [ImprintReading]
+GAUSSIAN = [TensorFeatures]
 MODEL = [cls for cls in ATTACKS if GradientRelease not in cls.reads and cls not in HEADS]
 CONVEX = [ClosedForm]
 PRIVATE = [PriorMatching]
@@ -90,6 +93,8 @@ def solvable(cls, attack):
     """An audit of the release that the attack reads."""
     if cls in IMPRINT:
         return imprint_audit([attack])
+    if cls in GAUSSIAN:
+        return small_audit([attack], victim=SharedGradient(gaussian_network()))
     if cls in PRIVATE:
         return private_audit([attack])
     if cls is HeadReconstructor:
@@ -105,6 +110,8 @@ def null(cls, attack, seed):
     """An audit in which the release says nothing about the secret."""
     if cls in IMPRINT:
         return imprint_audit([attack], seed=seed, victim=NullVictim(seed, imprinted_network()))
+    if cls in GAUSSIAN:
+        return small_audit([attack], seed=seed, victim=NullVictim(seed, gaussian_network()))
     if cls in PRIVATE:
         return private_audit([attack], seed=seed, victim=NullModel(seed, model_victim(cls)))
     if cls in HEADS:
@@ -146,6 +153,8 @@ def observe(cls, batch_size, seed=8, **told):
         victim, threat, batch_size = model_victim(cls), InformedAdversary(), 1
     elif cls in IMPRINT:
         victim, threat = SharedGradient(imprinted_network()), MaliciousServer(**told)
+    elif cls in GAUSSIAN:
+        victim, threat = SharedGradient(gaussian_network()), HonestServer(**told)
     else:
         victim, threat = SharedGradient(linear_network()), HonestServer(**told)
     secret = draws(batch_size, seed)

@@ -32,6 +32,7 @@ from vestige import (
     networks,
 )
 from vestige.bounds import DPSGD
+from vestige.gaussian_head import gaussian_head
 from vestige.observations import (
     GradientRelease,
     Reconstruction,
@@ -76,6 +77,11 @@ def small_audit(attacks, *, seed: int = 0, batch_size: int = 1, **changes) -> Au
         "false_positive_rate": 0.1,
     }
     return Audit(**{**settings, **changes})
+
+
+def gaussian_network() -> nn.Module:
+    """A wide layer of Gaussian units that reads the records: its moments hold a batch."""
+    return gaussian_head(nn.Flatten(), 16, 200, CLASSES, generator=torch.Generator().manual_seed(5))
 
 
 def imprinted_network() -> nn.Module:

@@ -54,6 +54,7 @@ _HOME = {
     "SharedGradient": "victims",
     "Stage": "exclusivity",
     "TableSpace": "records",
+    "TensorFeatures": "attacks",
     "VestigeError": "errors",
     "WeakAdversary": "threats",
     "invert": "inversion",
@@ -127,6 +128,7 @@ __all__ = [
     "SharedGradient",
     "Stage",
     "TableSpace",
+    "TensorFeatures",
     "UpdateRelease",
     "VestigeError",
     "WeakAdversary",
@@ -173,6 +175,7 @@ if TYPE_CHECKING:
         InvertingGradients,
         PriorMatching,
         ReconstructorNetwork,
+        TensorFeatures,
     )
     from vestige.audit import Audit, run
     from vestige.convex import ConvexFit

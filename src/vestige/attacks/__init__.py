@@ -11,6 +11,7 @@ from vestige.attacks.imprint_reading import ImprintReading
 from vestige.attacks.inverting_gradients import InvertingGradients
 from vestige.attacks.prior_matching import PriorMatching
 from vestige.attacks.reconstructor_network import ReconstructorNetwork
+from vestige.attacks.tensor_features import TensorFeatures
 
 __all__ = [
     "ClosedForm",
@@ -24,4 +25,5 @@ __all__ = [
     "InvertingGradients",
     "PriorMatching",
     "ReconstructorNetwork",
+    "TensorFeatures",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -93,7 +93,7 @@ def dense_head(
         Number of records, if it is known.
     """
     found = dense_layers(simulator, head, shape=shape)
-    factor = _factor(simulator, release, batch_size)
+    factor = factor_to_mean(simulator, release, batch_size)
     return DenseHead(tuple(_layer(*one, release, factor) for one in found.items()))
 
 
@@ -105,8 +105,7 @@ def dense_layers(
 ) -> dict[str, nn.Linear]:
     """Names and layers of the head, first layer first, as ``dense_head`` finds them."""
     _check_loss(simulator.loss)
-    names = {id(m): n for n, m in simulator.network.named_modules() if isinstance(m, nn.Linear)}
-    if not names:
+    if not any(isinstance(module, nn.Linear) for module in simulator.network.modules()):
         raise BadInput(
             "The network has no fully connected layer (nn.Linear), and exact inversion reads one's "
             "gradient: try InvertingGradients, which needs none."
@@ -121,6 +120,24 @@ def dense_layers(
             "connected layer, then ReLU, before the last one; try InvertingGradients, which needs "
             "neither."
         )
+    return _with_names(simulator.network, chain)
+
+
+def joined_layers(
+    simulator: Simulator,
+    activation: Callable[[Tensor], Tensor],
+    *,
+    shape: tuple[int, ...] | None = None,
+) -> dict[str, nn.Linear]:
+    """Names and layers joined by an activation that end in the logits, first layer first.
+
+    None if the logits are not a linear layer's output; whatever the loss.
+    """
+    return _with_names(simulator.network, _observed(simulator, shape, activation))
+
+
+def _with_names(network: nn.Module, chain: list[nn.Linear]) -> dict[str, nn.Linear]:
+    names = {id(m): name for name, m in network.named_modules() if isinstance(m, nn.Linear)}
     return {names[id(module)]: module for module in chain}
 
 
@@ -150,7 +167,11 @@ def _chain(
     return wanted
 
 
-def _observed(simulator: Simulator, shape: tuple[int, ...] | None) -> list[nn.Linear]:
+def _observed(
+    simulator: Simulator,
+    shape: tuple[int, ...] | None,
+    activation: Callable[[Tensor], Tensor] = torch.relu,
+) -> list[nn.Linear]:
     """Run the network on noise and follow it back from its logits."""
     generator = torch.Generator().manual_seed(0)
     network, normalization = simulator.network, simulator.normalization
@@ -166,7 +187,7 @@ def _observed(simulator: Simulator, shape: tuple[int, ...] | None) -> list[nn.Li
                 return logits_of(network(inputs))
 
         try:
-            return relu_chain(network, run)
+            return relu_chain(network, run, activation)
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
             said = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
     raise BadInput(f"The network could not be run on noise ({said[:200]}): give a record's shape.")
@@ -229,7 +250,7 @@ def _layer(name: str, module: nn.Linear, release: Release, factor: float) -> Den
     )
 
 
-def _factor(simulator: Simulator, release: Release, batch_size: int | None) -> float:
+def factor_to_mean(simulator: Simulator, release: Release, batch_size: int | None) -> float:
     """What turns the released tensors into the gradient of the mean loss."""
     factor = 1.0
     if isinstance(release, UpdateRelease):

@@ -1,4 +1,4 @@
-"""The linear layers of a network that are joined by ReLU and end in its logits."""
+"""The linear layers of a network that are joined by ReLU (or the like) and end in its logits."""
 
 from __future__ import annotations
 
@@ -18,12 +18,16 @@ class _Call:
     gave: Tensor
 
 
-def relu_chain(network: nn.Module, run: Callable[[], Tensor]) -> list[nn.Linear]:
+def relu_chain(
+    network: nn.Module,
+    run: Callable[[], Tensor],
+    activation: Callable[[Tensor], Tensor] = torch.relu,
+) -> list[nn.Linear]:
     """Layers from the first of the chain to the one that gives the logits; none if none does.
 
     ``run`` passes some records through the network and returns their logits. A layer belongs to the
-    chain if the ReLU of its output is what the next one reads, whatever code is between them, and
-    if it is used once, on one vector of each record.
+    chain if the ReLU (or another ``activation``) of its output is what the next one reads, whatever
+    code is between them, and if it is used once, on one vector of each record.
     """
     calls: list[_Call] = []
 
@@ -41,7 +45,7 @@ def relu_chain(network: nn.Module, run: Callable[[], Tensor]) -> list[nn.Linear]
             hook.remove()
     chain: list[nn.Linear] = []
     for call in reversed(calls):
-        passed = torch.relu(call.gave) if chain else call.gave
+        passed = activation(call.gave) if chain else call.gave
         if call.module in chain or not _same(passed, wanted, call.module.out_features):
             break
         chain.insert(0, call.module)
