@@ -17,12 +17,11 @@ import time
 from pathlib import Path
 
 from sheet import Sheet
-
 from vestige import (
+    CombinedInversion,
     ComparedServer,
     Comparison,
     ComparisonPlan,
-    CombinedInversion,
     DeepLeakage,
     FederatedUpdate,
     HonestServer,
