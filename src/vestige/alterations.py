@@ -7,13 +7,15 @@ by the learning rate.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import reduce
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
 from torch import Tensor
+
+from vestige.errors import BadInput
 
 
 @dataclass
@@ -28,11 +30,13 @@ class Reading:
     """What a released vector (n,) shows of how it was altered.
 
     ``kept`` (n,) says which entries carry a value, None for all of them. ``deviation`` is the
-    standard deviation of what was added to the entries, one number or (n,).
+    standard deviation of what was added to the entries, one number or (n,). Neither is ``certain``
+    where noise was altered after it was added, or blurs which entries carry a value.
     """
 
     kept: Tensor | None = None
     deviation: float | Tensor = 0.0
+    certain: bool = True
 
     @property
     def noisy(self) -> bool:
@@ -45,10 +49,14 @@ class Reading:
             kept = self.kept if other.kept is None else other.kept
         else:
             kept = self.kept & other.kept
+        certain = self.certain and other.certain
         if not (self.noisy and other.noisy):
-            return Reading(kept, self.deviation if self.noisy else other.deviation)
+            return Reading(kept, self.deviation if self.noisy else other.deviation, certain)
+        if isinstance(self.deviation, float) and isinstance(other.deviation, float):
+            return Reading(kept, math.hypot(self.deviation, other.deviation), certain)
         squares = torch.as_tensor(self.deviation).square()
-        return Reading(kept, (squares + torch.as_tensor(other.deviation).square()).sqrt())
+        squares = squares + torch.as_tensor(other.deviation).square()
+        return Reading(kept, squares.sqrt(), certain)
 
 
 class Alteration(Protocol):
@@ -78,6 +86,10 @@ class Alteration(Protocol):
         """What the released vector shows."""
         ...
 
+    def carried(self, earlier: Reading, released: Tensor) -> Reading:
+        """What this alteration leaves of what earlier ones had left to see."""
+        ...
+
 
 def flat(tensors: Mapping[str, Tensor]) -> Tensor:
     """All tensors as one vector."""
@@ -91,8 +103,74 @@ def shaped(vector: Tensor, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def joint_reading(
-    alterations: Sequence[Alteration], released: Tensor, sizes: Sequence[int]
+    alterations: Sequence[Alteration],
+    released: Tensor,
+    sizes: Sequence[int],
+    earlier: Reading | None = None,
 ) -> Reading:
-    """What a released vector shows of several alterations, one after the other."""
-    readings = (alteration.reading(released, sizes) for alteration in alterations)
-    return reduce(Reading.joined, readings, Reading())
+    """What a released vector shows of alterations, in their order, after what was there before."""
+    found = Reading() if earlier is None else earlier
+    for alteration in alterations:
+        found = alteration.carried(found, released).joined(alteration.reading(released, sizes))
+    return found
+
+
+def blurred(reading: Reading) -> Reading:
+    """The same reading with its noise known about."""
+    return replace(reading, certain=False) if reading.noisy else reading
+
+
+def expected_of(
+    alterations: Sequence[Alteration], gradient: Tensor, sizes: Sequence[int]
+) -> Tensor:
+    """What a reader expects for the gradient (n,) of a candidate after all alterations."""
+    for alteration in alterations:
+        gradient = alteration.expected(gradient, sizes)
+    return gradient
+
+
+def proportional(alterations: Sequence[Alteration], gradient: Tensor, sizes: Sequence[int]) -> bool:
+    """Whether a reader expects a multiple of the gradient (n,), which signs are not."""
+    made, size = expected_of(alterations, gradient, sizes), gradient.abs().mean()
+    factor = made.abs().mean() / size.clamp_min(torch.finfo(size.dtype).tiny)
+    return torch.allclose(made, factor * gradient, rtol=1e-4, atol=1e-4 * float(made.abs().mean()))
+
+
+def known_factor(
+    alterations: Sequence[Alteration], gradient: Tensor, sizes: Sequence[int]
+) -> float | None:
+    """What alterations multiply any gradient with, None where that is not one known number.
+
+    Tried on a gradient (n,) and on ten times it: clipping answers with one length.
+    """
+    size = float(gradient.abs().sum())
+    if size == 0 or not proportional(alterations, gradient, sizes):
+        return 1.0 if size == 0 else None
+    made = expected_of(alterations, gradient, sizes)
+    ten = expected_of(alterations, 10 * gradient, sizes)
+    factor = float(made.abs().sum()) / size
+    return factor if abs(float(ten.abs().sum()) / size / factor - 10) < 1e-3 else None
+
+
+def mean_over_clients(
+    computed: Callable[[Tensor, Tensor], Mapping[str, Tensor]],
+    altered: Callable[[Tensor], Tensor],
+    batch: tuple[Tensor, Tensor],
+    clients: int,
+    scale: float,
+) -> dict[str, Tensor]:
+    """Mean of what clients send who share records and targets evenly, each altering its own.
+
+    ``scale`` makes a gradient of what one client computed.
+    """
+    x, targets = batch
+    if len(x) % clients:
+        raise BadInput(
+            f"{len(x)} records cannot be shared evenly by {clients} clients: choose a batch size "
+            f"that {clients} divides."
+        )
+    sent, like = [], {}
+    for part, taught in zip(x.chunk(clients), targets.chunk(clients)):
+        like = computed(part, taught)
+        sent.append(altered(flat(like) * scale))
+    return shaped(torch.stack(sent).mean(0) / scale, like)

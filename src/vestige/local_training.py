@@ -52,3 +52,16 @@ class LocalTraining:
         size = min(self.batch_size or count, count)
         epoch = [slice(start, min(start + size, count)) for start in range(0, count, size)]
         return [epoch[step % len(epoch)] for step in range(self.steps)]
+
+    def summed_noise(self, count: int, *, mean: bool) -> float:
+        """Standard deviation of the summed steps if each has unit noise on its sum of gradients.
+
+        In units of the learning rate, for ``count`` records and a loss that is a mean or not.
+        Momentum repeats the noise of a step in all later ones, m^i times after i of them.
+        """
+        variance = 0.0
+        for step, batch in enumerate(self.batches(count)):
+            left = self.steps - step
+            repeated = sum(self.momentum**i for i in range(left)) if self.momentum else 1.0
+            variance += (repeated / (batch.stop - batch.start if mean else 1)) ** 2
+        return variance**0.5

@@ -114,9 +114,10 @@ def check_alone(
     """What a release of unknown records says about its own scale and kind.
 
     For cross-entropy the head's bias gradient is the mean of p − y: its negative entries are
-    labels, at most one for each record, and add up to at least −1. Noise hides all of this.
+    labels, at most one for each record, and add up to at least −1. Noise and other alterations
+    hide all of this.
     """
-    if simulator.clipped_noise is not None:
+    if simulator.clipped_noise is not None or simulator.alterations:
         return []
     name = head_bias(simulator, classes)
     if name is None or name not in release.tensors or simulator.loss is not cross_entropy:
@@ -163,9 +164,11 @@ def check_replay(
         blurred = found.outcome is CheckOutcome.FAILED and _random_layers(simulator.model)
         return _remark(found.sentence, found.remedy) if blurred else found
     private_noise = private is not None and private.noise_multiplier > 0
+    if private_noise and simulator.alterations and isinstance(release, GradientRelease):
+        return check_noise_of_altered(simulator, release, reference, told)
     if private_noise and simulator.alterations:
         return _remark(
-            "Private noise that was altered afterwards cannot be measured against a replay.",
+            "Private noise of local steps that was altered afterwards cannot be measured.",
             f"Audit the victim without its alterations once, or compare its code with {told}.",
         )
     if isinstance(release, GradientRelease) and private_noise:

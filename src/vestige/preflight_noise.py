@@ -73,8 +73,6 @@ def check_noise_of_gradient(
 
     Its squared norm over the noise's variance is χ² with one degree of freedom for each number.
     """
-    private = simulator.clipped_noise
-    assert private is not None
     like = next(iter(simulator.parameters.values()))
     records = reference.to(like.device)
     with torch.no_grad():
@@ -86,11 +84,8 @@ def check_noise_of_gradient(
         for name, value in release.tensors.items()
     )
     numbers = sum(value.numel() for value in release.tensors.values())
-    # Each client divides by its own records; the mean over clients then averages their noise.
-    size = len(reference) / simulator.clients
-    shared = (size if simulator.reduction == "mean" else 1) * simulator.clients**0.5
-    deviation = private.noise_multiplier * private.clipping_norm / shared
-    ratio = math.sqrt(left / numbers) / deviation
+    deviation = simulator.reading(release.tensors, update=False, records=len(reference)).deviation
+    ratio = math.sqrt(left / numbers) / float(deviation)
     if abs(ratio - 1) <= max(NORM, 5 / math.sqrt(2 * numbers)):
         return Check(
             outcome=CheckOutcome.PASSED,
@@ -111,9 +106,6 @@ def check_noise_of_update(
 
     Noise of one step changes the gradients of the next, so a factor is allowed.
     """
-    private, local = simulator.clipped_noise, simulator.local
-    assert private is not None
-    assert local is not None
     like = next(iter(simulator.parameters.values()))
     records = reference.to(like.device)
     with torch.no_grad():
@@ -125,12 +117,8 @@ def check_noise_of_update(
         for name, value in release.tensors.items()
     )
     numbers = sum(value.numel() for value in release.tensors.values())
-    count = len(reference) // simulator.clients
-    sizes = [len(range(*batch.indices(count))) for batch in local.batches(count)]
-    shares = [1.0 if simulator.reduction == "sum" else 1 / size for size in sizes]
-    spread = math.sqrt(sum(share**2 for share in shares) / simulator.clients)
-    step = local.learning_rate * private.noise_multiplier * private.clipping_norm
-    ratio = math.sqrt(left / numbers) / (step * spread / (1 - local.momentum))
+    deviation = simulator.reading(release.tensors, update=True, records=len(reference)).deviation
+    ratio = math.sqrt(left / numbers) / float(deviation)
     if 1 / FACTOR <= ratio <= FACTOR:
         return Check(
             outcome=CheckOutcome.PASSED,

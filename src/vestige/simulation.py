@@ -20,43 +20,25 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
-from vestige.alterations import Alteration, Reading, flat, joint_reading, shaped
+from vestige.alterations import (
+    Alteration,
+    Reading,
+    expected_of,
+    flat,
+    joint_reading,
+    mean_over_clients,
+)
 from vestige.convex import ConvexFit, features_of, layer_tensors, linear_layer, minimized
 from vestige.errors import BadInput
 from vestige.heads import HeadedModel, HeadTraining, initial_parameters, unrolled
 from vestige.local_training import LocalTraining, Normalization
+from vestige.losses import Loss, cross_entropy, logits_of
+from vestige.losses import logistic as logistic
 from vestige.private_steps import ClippedNoise, PrivateSteps
 from vestige.records import Records
 
-Loss = Callable[[Tensor, Tensor], Tensor]
-"""(outputs (n, k), targets (n, classes) summing to one) → loss of each record (n,)."""
-
 Mode = Literal["train", "eval"]
 Reduction = Literal["mean", "sum"]
-
-
-def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Cross-entropy of soft targets, one value for each record."""
-    return -(targets * torch.log_softmax(outputs, -1)).sum(-1)
-
-
-def logistic(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Binary cross-entropy for networks with a single logit: outputs (n, 1), targets (n, 2)."""
-    logit = outputs.reshape(outputs.shape[0])
-    return nn.functional.softplus(logit) - targets[:, 1] * logit
-
-
-def logits_of(output: object) -> Tensor:
-    """The logits in whatever a classifier returns: a tensor, a tuple, an object with logits."""
-    found = getattr(output, "logits", output)
-    if isinstance(found, (tuple, list)):
-        found = found[0]
-    if not isinstance(found, Tensor):
-        raise BadInput(
-            f"The model returned {type(output).__name__}: it must return logits, "
-            "or an object whose attribute logits holds them."
-        )
-    return found.flatten(1) if found.dim() > 2 else found
 
 
 @dataclass(frozen=True)
@@ -225,19 +207,12 @@ class Simulator:
         """Mean over the clients of what each is expected to send; ``scale`` makes it a gradient."""
         if not self.alterations and self.clients == 1:
             return computed(x, targets)
-        if len(x) % self.clients:
-            raise BadInput(
-                f"{len(x)} records cannot be shared evenly by {self.clients} clients: choose a "
-                f"batch size that {self.clients} divides."
-            )
         sizes = [value.numel() for value in self.parameters.values()]
-        sent = []
-        for part, taught in zip(x.chunk(self.clients), targets.chunk(self.clients)):
-            gradient = flat(computed(part, taught)) * scale
-            for alteration in self.alterations:
-                gradient = alteration.expected(gradient, sizes)
-            sent.append(gradient)
-        return shaped(torch.stack(sent).mean(0) / scale, self.parameters)
+
+        def altered(gradient: Tensor) -> Tensor:
+            return expected_of(self.alterations, gradient, sizes)
+
+        return mean_over_clients(computed, altered, (x, targets), self.clients, scale)
 
     def reading(
         self, released: Mapping[str, Tensor], *, update: bool, records: int | None = None
@@ -249,13 +224,22 @@ class Simulator:
         """
         rate = self.local.learning_rate if update and self.local is not None else 1.0
         sizes = [tensor.numel() for tensor in released.values()]
-        found = joint_reading(self.alterations, flat(released) / rate, sizes)
-        if self.clipped_noise is not None and records is not None:
-            steps = self.local.steps if update and self.local is not None else 1
-            shared = records / self.clients if self.reduction == "mean" else 1.0
-            noise = self.clipped_noise.noise_multiplier * self.clipped_noise.clipping_norm
-            found = found.joined(Reading(deviation=noise * steps**0.5 / shared))
-        return Reading(found.kept, found.deviation * (rate / self.clients**0.5))
+        private = Reading(deviation=self._private_deviation(records, update=update))
+        found = joint_reading(self.alterations, flat(released) / rate, sizes, private)
+        # A mean shows neither the mask nor the grid of one client.
+        mixed = found.kept is not None or isinstance(found.deviation, Tensor)
+        certain = found.certain and not (mixed and self.clients > 1)
+        return Reading(found.kept, found.deviation * (rate / self.clients**0.5), certain)
+
+    def _private_deviation(self, records: int | None, *, update: bool) -> float:
+        """Standard deviation of DP-SGD's noise in one client's gradient, or in its summed steps."""
+        private, mean = self.clipped_noise, self.reduction == "mean"
+        if private is None or (records is None and mean):
+            return 0.0
+        own = max((records or 0) // self.clients, 1)
+        steps = self.local if update and self.local is not None else LocalTraining(1, 1.0)
+        noise = private.noise_multiplier * private.clipping_norm
+        return noise * steps.summed_noise(own, mean=mean)
 
     def trained(self, x: Tensor, targets: Tensor, *, functional: bool = True) -> dict[str, Tensor]:
         """Parameters after training on the companions, if any, and then x.

@@ -115,7 +115,9 @@ class DeepLeakage:
         age = torch.zeros(self.restarts, dtype=torch.int64)
         best_values, best_points = search.values, search.points
         patience, interrupted = max(self.iterations // 10, 1), False
-        noise_floor = matching.noise_share * len(matching.observed)
+        # The best fit explains one entry's noise with each of its values; half at most is granted.
+        entries = len(matching.observed)
+        noise_floor = matching.noise_share * max(entries - values, entries / 2)
 
         def diverged() -> Tensor:
             return ~search.values.isfinite() | ~(search.values < start)

@@ -18,6 +18,7 @@ from vestige.attacks.exact.noise import Noise
 from vestige.attacks.exact.propagation import Propagation
 from vestige.attacks.exact.reading import Reading, read
 from vestige.attacks.exact.sampling import sampling_inversion, silent_share
+from vestige.attacks.exact.undone import undone
 from vestige.attacks.matching import Matching
 from vestige.errors import BadInput
 from vestige.observations import (
@@ -53,9 +54,11 @@ class ExactInversion:
     made without the secret. Records that no method recovered are missing: a partial answer is an
     answer, and ``info["remark"]`` says what would have been needed for the rest.
 
-    ``noise`` is how exact the gradient is: None finds out, a precision such as "float16", or the
-    standard deviation of noise. ``binary`` uses that records are zeros and ones: None asks the
-    space. ``head`` names the linear layers, first to last, where they are not all that there are.
+    Masks and factors of a client's alterations are undone first (``exact.undone``).
+    ``noise`` is how exact the gradient is: a precision such as "float16", or the standard deviation
+    of noise; None asks the client's alterations, and finds out. ``binary`` uses that records are
+    zeros and ones: None asks the space. ``head`` names the linear layers, first to last, where they
+    are not all that there are.
     """
 
     noise: Noise | None = None
@@ -100,16 +103,10 @@ class ExactInversion:
         self, public: Public, observation: Observation, generator: torch.Generator
     ) -> Reconstruction:
         simulator, space = public.simulator, public.space
-        Matching(public, observation.release)  # refuses what does not belong to the model
-        head = dense_head(
-            simulator,
-            observation.release,
-            self.head,
-            shape=space.shape,
-            batch_size=observation.hints.batch_size,
-        )
         told = observation.hints.batch_size
-        reading = read(head, self.noise, told)
+        release, known = undone(Matching(public, observation.release, told))
+        head = dense_head(simulator, release, self.head, shape=space.shape, batch_size=told)
+        reading = read(head, known if self.noise is None else self.noise, told)
         found, used, reasons = self._chain(head, reading, observation, public, generator)
         kept = found.inputs.isfinite().all(1)
         like = next(iter(simulator.parameters.values()))
@@ -150,7 +147,6 @@ class ExactInversion:
             plain = public.simulator.normalization is None
             return lifted_inversion(
                 head,
-                noise=self.noise,
                 batch_size=observation.hints.batch_size,
                 binary=is_binary(public) if self.binary is None else self.binary,
                 bounds=public.space.bounds if plain else None,

@@ -284,8 +284,11 @@ class _Problem:
         used = set(body.used(probe))
         self.names = tuple(n for n in matching.names if n in used or not whole)
         self.cotangents = self._slopes(head) if whole else None
-        self.sizes = [matching.release.tensors[n].numel() for n in self.names]
-        self.wanted = [matching.release.tensors[n].detach().to(like).flatten() for n in self.names]
+        places = _kept_places(matching)
+        self.places = [places[n] for n in self.names]
+        released = [matching.release.tensors[n].detach().to(like).flatten() for n in self.names]
+        self.wanted = [one[place] for one, place in zip(released, self.places)]
+        self.sizes = [one.numel() for one in self.wanted]
 
     def _slopes(self, head: Head) -> Tensor:
         """Slope of the loss at the features (b, d), as it entered the release."""
@@ -315,7 +318,8 @@ class _Problem:
         tensors, features = self.body.gradient(
             x, self.cotangents, self.names, functional=functional
         )
-        return torch.cat([*(tensors[n].flatten() for n in self.names), features.flatten()])
+        made = [tensors[n].flatten()[place] for n, place in zip(self.names, self.places)]
+        return torch.cat([*made, features.flatten()])
 
     def equations(self, feature_weight: float) -> tuple[Tensor, Tensor]:
         """What ``simulated`` should return, and the weight of each entry in a squared misfit."""
@@ -349,6 +353,16 @@ class _Problem:
             return values, torch.cat(slopes[::-1], 1)
 
         return distance
+
+
+def _kept_places(matching: Matching) -> dict[str, Tensor]:
+    """For each released tensor the places of its entries that a mask left."""
+    sizes = {name: matching.release.tensors[name].numel() for name in matching.names}
+    if matching.kept is None:
+        return {name: torch.arange(size) for name, size in sizes.items()}
+    assert matching.reading.kept is not None
+    split = matching.reading.kept.split(list(sizes.values()))
+    return {name: torch.nonzero(kept).flatten() for name, kept in zip(sizes, split)}
 
 
 def _completed(

@@ -11,9 +11,10 @@ from vestige.attacks.exact.layers import DenseHead, DenseLayer, Recovered, dense
 from vestige.attacks.exact.lifted import lift_feasible, lifted_inversion
 from vestige.attacks.exact.noise import Noise
 from vestige.attacks.exact.sampling import sampling_inversion
+from vestige.attacks.exact.undone import undone
 from vestige.attacks.labels import last_linear
 from vestige.attacks.lbfgs import BatchedLBFGS
-from vestige.attacks.matching import batch_size_of, labels_of
+from vestige.attacks.matching import Matching, batch_size_of, labels_of
 from vestige.errors import BadInput
 from vestige.observations import GradientRelease, Observation, Public, Release, UpdateRelease
 from vestige.simulation import Simulator, logits_of, one_hot
@@ -119,7 +120,9 @@ def recovered_features(
     Section 8.6.
     """
     size = observation.hints.batch_size
-    dense = head.layers(public, observation.release, size)
+    release, known = undone(Matching(public, observation.release, size))
+    noise = known if noise is None else noise
+    dense = head.layers(public, release, size)
     if len(dense.layers) == 1:
         return _fitted(dense.layers[0], public, observation)
     found = lifted_inversion(dense, noise=noise, batch_size=size, generator=generator)

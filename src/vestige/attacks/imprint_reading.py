@@ -9,6 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from vestige.alterations import known_factor
 from vestige.attacks.matching import Matching
 from vestige.errors import BadInput
 from vestige.imprint import BareImprint, ImprintedModel
@@ -19,7 +20,6 @@ from vestige.observations import (
     Reconstruction,
     Reconstructor,
 )
-from vestige.simulation import Simulator
 
 ROUNDING = 64.0
 """A bin whose bias gradient is below so many roundings of its rows' is taken as empty."""
@@ -50,7 +50,9 @@ class ImprintReading:
     noise, so they are averaged before their differences are taken; the published adjacent
     differences are ``averaging=False``. The last row has no neighbour and is a bin by itself. From
     the bare layer ℓ = Wx, whose gradient is the image up to clipping, the scale is taken from
-    records of the prior that point the same way.
+    records of the prior that point the same way. Rows whose bias was dropped or pruned are left
+    out, dropped pixels are taken from other rows that see the same records, and from the prior's
+    mean where there is none.
     """
 
     denoise: Denoiser | None = None
@@ -79,15 +81,18 @@ class ImprintReading:
     def _read(
         self, public: Public, observation: Observation, generator: torch.Generator
     ) -> Reconstruction:
-        simulator = public.simulator
-        Matching(public, observation.release)  # refuses what does not fit the model
-        size = observation.hints.batch_size
-        noise = gradient_noise(simulator, size)
+        simulator, size = public.simulator, observation.hints.batch_size
+        if simulator.clipped_noise is not None and simulator.reduction == "mean" and size is None:
+            raise BadInput(
+                "Noise of a mean cannot be told without the batch size: tell the server."
+            )
+        matching = Matching(public, observation.release, size)
         if isinstance(simulator.model, BareImprint):
-            found = _read_bare(public, observation, noise)
+            found = _read_bare(matching, size)
         else:
             assert isinstance(simulator.model, ImprintedModel)
             tensors = observation.release.tensors
+            kept, noise = _seen(matching, "imprint.weight")
             found = read_bins(
                 tensors["imprint.weight"],
                 tensors["imprint.bias"],
@@ -95,17 +100,37 @@ class ImprintReading:
                 cumulative=simulator.model.bins.sides == "cumulative",
                 gate=self.gate,
                 averaging=self.averaging,
+                kept=kept,
+                bias_noise=_seen(matching, "imprint.bias")[1],
             )
         if size is not None and len(found.signals) > size:
             found = found.strongest(size)
-        images = found.images.reshape(-1, *public.space.shape)
-        if self.denoise is not None and len(images) and noise > 0:
+        # Of pixels that no row shows, only the prior says anything.
+        usual = public.prior.records.x.flatten(1).mean(0).to(found.images)
+        images = torch.where(found.images.isfinite(), found.images, usual)
+        images = images.reshape(-1, *public.space.shape)
+        if self.denoise is not None and bool((found.deviations > 0).any()):
             images = self.denoise(images, found.deviations, generator=generator)
         if public.space.bounds is not None:
             images = images.clamp(*public.space.bounds)
         return Reconstruction(
             images.float(), confidence=found.signals.log10().float(), info={"bins": len(images)}
         )
+
+
+def _seen(matching: Matching, name: str) -> tuple[Tensor | None, float]:
+    """Which entries of a released tensor carry a value, None for all, and their noise."""
+    tensor, reading = matching.release.tensors[name], matching.reading
+    sizes = [matching.release.tensors[other].numel() for other in matching.names]
+    place, kept = matching.names.index(name), None
+    # Entries that were pruned are known to be small; those of a random mask may be anything.
+    masked = any(part.random for part in matching.public.simulator.alterations)
+    if reading.kept is not None and masked:
+        kept = reading.kept.split(sizes)[place].reshape(tensor.shape)
+    deviation = torch.as_tensor(reading.deviation)
+    if deviation.dim():
+        deviation = deviation.split(sizes)[place].square().mean().sqrt()
+    return kept, float(deviation)
 
 
 @dataclass(frozen=True)
@@ -122,17 +147,6 @@ class Readings:
         return Readings(self.images[order], self.deviations[order], self.signals[order])
 
 
-def gradient_noise(simulator: Simulator, batch_size: int | None) -> float:
-    """Standard deviation of the noise in every number of a released gradient."""
-    private = simulator.clipped_noise
-    if private is None:
-        return 0.0
-    if simulator.reduction == "mean" and batch_size is None:
-        raise BadInput("Noise of a mean cannot be told without the batch size: tell the server.")
-    shared = batch_size if simulator.reduction == "mean" and batch_size else 1
-    return private.noise_multiplier * private.clipping_norm / shared
-
-
 def read_bins(
     weights: Tensor,
     biases: Tensor,
@@ -141,59 +155,98 @@ def read_bins(
     cumulative: bool,
     gate: float = 4.0,
     averaging: bool = True,
+    kept: Tensor | None = None,
+    bias_noise: float | None = None,
 ) -> Readings:
     """Read the gradients (k, d) and (k,) of an imprint layer's rows and biases.
 
-    ``noise`` is the standard deviation in every number.
+    ``noise`` is the standard deviation in every number, ``bias_noise`` that of biases where it
+    differs; ``kept`` (k, d) says which entries of the rows carry a value. A row whose bias was not
+    sent is left out, for nothing says how large its slope is; behind cumulative bins the row above
+    then stands in for it, and two bins are one. Pixels that no row shows are NaN.
     """
     rows = torch.cat([weights, biases[:, None]], 1).detach().cpu().double()
-    rounding = ROUNDING * torch.finfo(biases.dtype).eps * float(rows[:, -1].abs().max())
+    shown = torch.ones_like(rows)
+    if kept is not None:
+        shown[:, :-1] = kept.to(shown)
+    # A bias of exactly zero was dropped or pruned, or its row sees no record.
+    sent = torch.nonzero(rows[:, -1]).flatten()
+    rows, shown = rows[sent], shown[sent]
+    slopes = rows[:, -1]
+    largest = max(slopes.abs().tolist(), default=0.0)
+    rounding = ROUNDING * torch.finfo(biases.dtype).eps * largest
+    variances = torch.full((rows.shape[1],), noise**2, dtype=rows.dtype)
+    variances[-1] = (noise if bias_noise is None else bias_noise) ** 2
+    limits = torch.full((len(rows),), gate * float(variances[-1].sqrt()), dtype=rows.dtype)
+    jumps = slopes
     if cumulative:
-        differences = rows - torch.cat([rows[1:], torch.zeros_like(rows[:1])])
-        deviations = torch.full((len(rows),), noise * math.sqrt(2), dtype=rows.dtype)
-        deviations[-1] = noise
-    else:
-        differences, deviations = rows, torch.full((len(rows),), noise, dtype=rows.dtype)
-    limits = (gate * deviations).clamp_min(rounding)
-    occupied = torch.nonzero(differences[:, -1].abs() > limits).flatten()
-    if cumulative and averaging and len(occupied):
-        differences, deviations = _averaged(rows, occupied, noise)
-    else:
-        differences, deviations = differences[occupied], deviations[occupied]
-    slopes = differences[:, -1]
-    floor = rounding if rounding > 0 else torch.finfo(rows.dtype).tiny
-    return Readings(
-        differences[:, :-1] / slopes[:, None],
-        deviations / slopes.abs(),
-        slopes.abs() / deviations.clamp_min(floor),
-    )
+        jumps = slopes - torch.cat([slopes[1:], slopes.new_zeros(min(len(slopes), 1))])
+        limits[:-1] *= math.sqrt(2)
+    occupied = torch.nonzero(jumps.abs() > limits.clamp_min(rounding)).flatten().tolist()
+    images, deviations, signals = [], [], []
+    for here, after in _spans(occupied, len(rows), cumulative=cumulative, averaging=averaging):
+        value, variance = _mean(rows[here], shown[here], variances)
+        if after is not None:
+            less, more = _mean(rows[after], shown[after], variances)
+            value, variance = value - less, variance + more
+        slope, doubt = value[-1].abs(), variance[:-1][variance[:-1].isfinite()]
+        images.append(value[:-1] / value[-1])
+        deviations.append(doubt.mean().sqrt() / slope if len(doubt) else slope.new_tensor(0.0))
+        floor = max(rounding, torch.finfo(rows.dtype).tiny)
+        signals.append(slope / variance[-1].sqrt().clamp_min(floor))
+    if not images:
+        empty = rows.new_zeros(0)
+        return Readings(rows.new_zeros((0, rows.shape[1] - 1)), empty, empty)
+    return Readings(torch.stack(images), torch.stack(deviations), torch.stack(signals))
 
 
-def _averaged(rows: Tensor, occupied: Tensor, noise: float) -> tuple[Tensor, Tensor]:
-    """Differences between the means of rows that see the same records, and their deviations."""
-    starts = torch.cat([torch.zeros(1, dtype=torch.int64), occupied[:-1] + 1])
-    sizes = occupied + 1 - starts
-    means = torch.stack([rows[a : a + n].mean(0) for a, n in zip(starts.tolist(), sizes.tolist())])
-    # Rows above the last occupied bin see nothing: their mean is zero, without noise.
-    after = torch.cat([means[1:], torch.zeros_like(means[:1])])
-    variance = noise**2 / sizes
-    return means - after, (variance + torch.cat([variance[1:], variance.new_zeros(1)])).sqrt()
+def _spans(
+    occupied: list[int], count: int, *, cumulative: bool, averaging: bool
+) -> list[tuple[slice, slice | None]]:
+    """For each occupied bin the rows that see it, and those to be subtracted from their mean.
+
+    Averaging takes all rows since the last occupied bin: they see the same records. Rows above the
+    last occupied bin see nothing, so nothing is subtracted there.
+    """
+    if not cumulative:
+        return [(slice(place, place + 1), None) for place in occupied]
+    if not averaging:
+        return [
+            (slice(place, place + 1), slice(place + 1, place + 2) if place + 1 < count else None)
+            for place in occupied
+        ]
+    starts = [0, *(place + 1 for place in occupied)]
+    spans = [slice(start, place + 1) for start, place in zip(starts, occupied)]
+    return list(zip(spans, [*spans[1:], None]))
 
 
-def _read_bare(public: Public, observation: Observation, noise: float) -> Readings:
+def _mean(rows: Tensor, shown: Tensor, variances: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean of rows (n, d + 1) over the entries that are shown, NaN if none is, and its variance."""
+    count = shown.sum(0)
+    mean = (rows * shown).sum(0) / count
+    return mean, torch.where(count > 0, variances / count, torch.nan)
+
+
+def _read_bare(matching: Matching, size: int | None) -> Readings:
     """The gradient of ℓ = Wx is the image; if it was clipped, its length is the clipping norm's."""
-    simulator, size = public.simulator, observation.hints.batch_size
     if size not in (None, 1):
         raise BadInput("The bare imprint layer holds one image: use a batch of 1.")
-    seen = observation.release.tensors["imprint"].detach().cpu().double()
-    private = simulator.clipped_noise
-    factor = 1.0
-    if private is not None:
-        known = public.prior.records.x.flatten(1).double()
+    simulator, known = matching.public.simulator, matching.public.prior.records.x
+    seen = matching.release.tensors["imprint"].detach().cpu().double()
+    kept, noise = _seen(matching, "imprint")
+    scale = known_factor(simulator.alterations, seen[0], [seen.shape[1]])
+    factor = 1 / scale if scale else 1.0
+    if simulator.clipped_noise is not None or scale is None:
+        known = known.flatten(1).double()
         norms = known.norm(dim=1)
         alike = (known @ seen[0]) / norms.clamp_min(1e-12)
-        nearest = alike.topk(min(NEAREST, len(norms))).indices
-        factor = max(float(norms[nearest].mean()) / private.clipping_norm, 1.0)
+        nearest = norms[alike.topk(min(NEAREST, len(norms))).indices].mean()
+        private = simulator.clipped_noise
+        length = float(seen.norm()) if private is None else private.clipping_norm
+        factor *= max(float(nearest) / max(length, 1e-12), 1.0)
     deviation = torch.tensor([noise * factor], dtype=seen.dtype)
     signal = seen.norm(dim=1) / max(noise * math.sqrt(seen.shape[1]), 1e-12)
-    return Readings(factor * seen, deviation, signal)
+    images = factor * seen
+    if kept is not None:
+        images = torch.where(kept.cpu(), images, torch.nan)
+    return Readings(images, deviation, signal)

@@ -5,6 +5,9 @@ Batches: Wainakh et al. 2022, "User-Level Label Leakage from Gradients in Federa
 Section 4.2) and Geng et al. 2021, "Towards General Deep Leakage in Federated Learning", Eq. 9–11,
 estimate how much one record of a class contributes; we let the prior say it, class by class, and
 solve for all counts at once instead of subtracting greedily.
+
+Of an altered release only entries that carry a value are used, the rows of the last layer's weights
+beside its bias, each weighed by its noise and by how much records of a class differ.
 """
 
 from __future__ import annotations
@@ -14,12 +17,17 @@ import torch
 from scipy.optimize import nnls
 from torch import Tensor, nn
 
+from vestige.alterations import flat, known_factor, proportional
 from vestige.errors import BadInput
 from vestige.observations import Public, Release, UpdateRelease
+from vestige.records import Records
 from vestige.simulation import LocalTraining, Simulator, logits_of, one_hot
 
 PRIOR_RECORDS = 1024
 """Records of the prior used to learn what one record of each class contributes."""
+
+CLIPPED_RECORDS = 128
+"""The same where their gradients are clipped one by one, which takes each one's whole gradient."""
 
 
 def last_linear(simulator: Simulator, classes: int) -> tuple[str, nn.Linear]:
@@ -45,6 +53,10 @@ def infer_labels(public: Public, release: Release, batch_size: int) -> Tensor:
     scale = 1.0
     if isinstance(release, UpdateRelease):
         scale = -1.0 / _step_length(simulator.local) if simulator.local else -1.0
+    if (bias is not None or weight is not None) and _altered(simulator):
+        found = _labels_of_altered(public, release, name, layer, batch_size, scale)
+        if found is not None:
+            return found
     if bias is not None:
         signature = _numbers(bias) * scale
     elif weight is not None:
@@ -84,8 +96,23 @@ def _step_length(local: LocalTraining) -> float:
 
 def _contributions(public: Public, name: str, layer: nn.Linear, *, with_bias: bool) -> np.ndarray:
     """What one record of each class adds to the signature (classes, outputs), by the prior."""
-    simulator, records = public.simulator, public.prior.records
+    records = public.prior.records
     records = records[:: max(1, len(records) // PRIOR_RECORDS)]
+    features, slopes = _features_and_slopes(public, name, layer, records)
+    sums = features.sum(1, keepdim=True)
+    rows = [(s if with_bias else s * sums[chosen]).mean(0) for chosen, s in slopes]
+    return _numbers(torch.stack(rows))
+
+
+Slopes = list[tuple[Tensor, Tensor]]
+"""For each class: which records have it (n,), all of them if none, and their losses' slopes."""
+
+
+def _features_and_slopes(
+    public: Public, name: str, layer: nn.Linear, records: Records
+) -> tuple[Tensor, Slopes]:
+    """Features (n, d) that enter the last layer, and the slopes at the logits, class by class."""
+    simulator = public.simulator
     features: list[Tensor] = []
     module = simulator.network.get_submodule(name)
     hook = module.register_forward_pre_hook(lambda _, inputs: features.append(inputs[0].detach()))
@@ -96,8 +123,7 @@ def _contributions(public: Public, name: str, layer: nn.Linear, *, with_bias: bo
             outputs = logits_of(simulator.network(inputs))
     finally:
         hook.remove()
-    sums = features[-1].flatten(1).sum(1, keepdim=True)
-    rows = []
+    slopes: Slopes = []
     for label in range(public.classes):
         chosen = (records.y == label).to(outputs.device)
         chosen = chosen if bool(chosen.any()) else torch.ones_like(chosen)
@@ -105,8 +131,126 @@ def _contributions(public: Public, name: str, layer: nn.Linear, *, with_bias: bo
         labels = torch.full((len(logits),), label, device=outputs.device)
         targets = one_hot(labels, public.classes, logits.dtype)
         (slope,) = torch.autograd.grad(simulator.loss(logits, targets).sum(), logits)
-        rows.append((slope if with_bias else slope * sums[chosen]).mean(0))
-    return _numbers(torch.stack(rows))
+        slopes.append((chosen, slope))
+    return features[-1].flatten(1), slopes
+
+
+def _altered(simulator: Simulator) -> bool:
+    return bool(simulator.alterations) or simulator.clipped_noise is not None
+
+
+def _labels_of_altered(
+    public: Public,
+    release: Release,
+    name: str,
+    layer: nn.Linear,
+    batch_size: int,
+    scale: float,
+) -> Tensor | None:
+    """Labels (batch,) from what an altered release still shows of the last layer.
+
+    The rows of its weights are Σ slope · features: projected on the mean feature, over the entries
+    that were kept, each is a second reading of its slope. None where entries are distorted, as
+    signs are, so that no such sum is left; of one record the largest still tells.
+    """
+    simulator = public.simulator
+    sizes = [tensor.numel() for tensor in release.tensors.values()]
+    whole = flat(release.tensors).detach() * scale
+    if batch_size > 1 and not proportional(simulator.alterations, whole, sizes):
+        return None
+    factor = known_factor(simulator.alterations, whole, sizes)
+    records = public.prior.records
+    clipped = simulator.clipped_noise is not None
+    records = records[:: max(1, len(records) // (CLIPPED_RECORDS if clipped else PRIOR_RECORDS))]
+    features, slopes = _features_and_slopes(public, name, layer, records)
+    factors = _clipping_factors(simulator, records, public.classes) if clipped else None
+    parts = _read_last_layer(simulator, release, f"{name}." if name else "", batch_size)
+    if simulator.clients > 1 and factor is not None:
+        parts, factor = {n: _over_clients(*p, factor, simulator) for n, p in parts.items()}, 1.0
+    entries = []
+    for part, (values, kept, deviation) in parts.items():
+        if part == "bias":
+            seen, noise = torch.ones_like(features[:, :1]), deviation
+            signature, used = values, kept
+        else:
+            mean = features.double().mean(0)
+            weights = kept * mean / (kept * mean.square()).sum(1, keepdim=True).clamp_min(1e-300)
+            seen = features.double() @ weights.T
+            noise = (weights * deviation).square().sum(1).sqrt()
+            signature, used = (weights * values).sum(1), weights.any(1)
+        seen = seen if factors is None else seen * factors[:, None]
+        added = [slope.double() * seen[chosen] for chosen, slope in slopes]
+        spread = torch.stack([one.var(0, correction=0) for one in added]).mean(0)
+        means = torch.stack([one.mean(0) for one in added])
+        entries.append((means[:, used], spread[used], (signature * scale)[used], noise[used]))
+    contributions, spread, signature, noise = (
+        torch.cat(column, -1).cpu().numpy() for column in zip(*entries)
+    )
+    if simulator.reduction == "mean":
+        contributions, spread = contributions / batch_size, spread / batch_size**2
+    if factor is not None:
+        signature, noise = signature / factor, noise / factor
+    least = 1e-3 * np.abs(contributions).max(initial=1e-12)
+    weights = 1 / np.sqrt(batch_size * spread + (scale * noise) ** 2 + least**2)
+    contributions, signature = contributions * weights, signature * weights
+    if batch_size == 1:
+        # The size of one record's slope tells nothing about its label.
+        norms = np.maximum(np.linalg.norm(contributions, axis=1), 1e-300)
+        return torch.tensor([int(np.argmax(contributions @ signature / norms))])
+    if factor is None:
+        shares, _ = nnls(contributions.T, signature)
+        signature = signature * batch_size / max(float(shares.sum()), 1e-300)
+    # Before the release every class is as likely as another: counts are about batch/classes, with
+    # the deviation √(batch/classes), in the same units as the rest.
+    deviation = np.sqrt(batch_size / public.classes)
+    contributions = np.hstack([contributions, np.eye(public.classes) / deviation])
+    signature = np.append(signature, np.full(public.classes, deviation))
+    counts = _whole_counts(contributions, signature, batch_size)
+    return torch.repeat_interleave(torch.arange(public.classes), torch.from_numpy(counts))
+
+
+def _read_last_layer(
+    simulator: Simulator, release: Release, prefix: str, batch_size: int
+) -> dict[str, tuple[Tensor, Tensor, Tensor]]:
+    """Values of the last layer's bias and weights, which of them were kept, and their noise."""
+    update = isinstance(release, UpdateRelease)
+    reading = simulator.reading(release.tensors, update=update, records=batch_size)
+    sizes = [tensor.numel() for tensor in release.tensors.values()]
+    whole = flat(release.tensors).detach().double()
+    kept = torch.ones_like(whole) if reading.kept is None else reading.kept.to(whole)
+    deviation = torch.as_tensor(reading.deviation).to(whole).expand(len(whole))
+    found = {}
+    split = (column.split(sizes) for column in (whole, kept, deviation))
+    for full, *columns in zip(release.tensors, *split):
+        if full in (prefix + "bias", prefix + "weight"):
+            shape = release.tensors[full].shape
+            values, carries, noise = (column.reshape(shape) for column in columns)
+            found[full.removeprefix(prefix)] = values, carries.bool(), noise
+    return found
+
+
+def _over_clients(
+    values: Tensor, kept: Tensor, deviation: Tensor, factor: float, simulator: Simulator
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Entries of a mean over clients, each with a mask of its own that is right on average.
+
+    A mask that multiplies what it keeps by f keeps 1/f of the entries: their variance is f − 1
+    times the square of what they were, shared by the clients.
+    """
+    size = values.square().mean().sqrt() * max(factor - 1, 0.0) ** 0.5 / simulator.clients**0.5
+    return values, torch.ones_like(kept), (deviation.square() + size.square()).sqrt()
+
+
+def _clipping_factors(simulator: Simulator, records: Records, classes: int) -> Tensor:
+    """What clipping multiplies the gradient of each record (n,) with, under its own label."""
+    private, like = simulator.clipped_noise, next(iter(simulator.parameters.values()))
+    assert private is not None
+    targets = one_hot(records.y, classes, like.dtype).to(like.device)
+    norms = [
+        simulator.record_gradients(simulator.parameters, x, y).square().sum(1)
+        for x, y in zip(records.x.to(like).split(8), targets.split(8))
+    ]
+    return private.factors(torch.cat(norms)).double()
 
 
 def _whole_counts(contributions: np.ndarray, signature: np.ndarray, size: int) -> np.ndarray:

@@ -131,7 +131,8 @@ class Matching:
         """Variance of the noise in one entry, as a share of the release's squared norm."""
         if not self.reading.noisy:
             return 0.0
-        variance = torch.as_tensor(self.reading.deviation).double().square().mean()
+        variance = torch.as_tensor(self.reading.deviation).double().square()
+        variance = (variance if variance.dim() == 0 else self._unmasked(variance)).mean()
         return float(variance / self.observed.double().square().sum().clamp_min(1e-300))
 
     def _unmasked(self, vector: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ class Combined:
         if len(self.parts) < 2 or not all(isinstance(part, Defense) for part in self.parts):
             raise BadInput("A combination has at least two defences: Combined((first, second)).")
         if not 0 <= self.varied < len(self.parts):
-            raise BadInput(f"varied names a part by its place, 0 … {len(self.parts) - 1}.")
+            raise BadInput(f"The varied part is named by its place, 0 … {len(self.parts) - 1}.")
 
     @property
     def name(self) -> str:

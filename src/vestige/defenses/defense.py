@@ -91,3 +91,7 @@ class Altering:
     def reading(self, released: Tensor, sizes: Sequence[int]) -> Reading:
         """What the released vector shows: nothing."""
         return Reading()
+
+    def carried(self, earlier: Reading, released: Tensor) -> Reading:
+        """What it leaves of what earlier alterations had left to see: all of it."""
+        return earlier

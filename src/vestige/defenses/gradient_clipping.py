@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vestige.alterations import ClientMemory
+from vestige.alterations import ClientMemory, Reading, blurred
 from vestige.bounds.mechanisms import Mechanism, NonPrivate
 from vestige.defenses.defended_victims import rebuilt
 from vestige.defenses.defense import Altering
@@ -64,6 +64,13 @@ class GradientClipping(Altering):
         """Clip a candidate's gradient in the same way."""
         length = torch.linalg.vector_norm(gradient).clamp_min(1e-30)
         return gradient * (self.norm / length).clamp(max=1.0)
+
+    def carried(self, earlier: Reading, released: Tensor) -> Reading:
+        """Noise is scaled down too, by nobody knows how much: at least to what the norm allows."""
+        most = self.norm / max(len(released), 1) ** 0.5
+        smaller = torch.as_tensor(earlier.deviation).clamp(max=most)
+        deviation = float(smaller) if smaller.dim() == 0 else smaller
+        return blurred(replace(earlier, deviation=deviation))
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -58,3 +58,7 @@ class GradientDropout(Altering):
     def reading(self, released: Tensor, sizes: Sequence[int]) -> Reading:
         """Entries that are not zero were kept."""
         return Reading(kept=released != 0)
+
+    def carried(self, earlier: Reading, released: Tensor) -> Reading:
+        """Noise in the entries that were kept is larger too."""
+        return replace(earlier, deviation=earlier.deviation / (1 - self.rate))

@@ -13,6 +13,9 @@ from vestige.alterations import ClientMemory, Reading
 from vestige.defenses.defense import Altering
 from vestige.errors import BadInput
 
+OUTSTANDING = 4.0
+"""Deviations of the noise beyond which an entry is more than noise."""
+
 
 @dataclass(frozen=True)
 class GradientNoise(Altering):
@@ -64,3 +67,9 @@ class GradientNoise(Altering):
     def reading(self, released: Tensor, sizes: Sequence[int]) -> Reading:
         """All entries are there, with noise."""
         return Reading(deviation=self.deviation)
+
+    def carried(self, earlier: Reading, released: Tensor) -> Reading:
+        """Zeros of an earlier mask are noise now: only large entries surely carry a value."""
+        if earlier.kept is None:
+            return earlier
+        return Reading(released.abs() > OUTSTANDING * self.deviation, earlier.deviation, False)

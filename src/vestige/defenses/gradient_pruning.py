@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from vestige.alterations import ClientMemory, Reading
+from vestige.alterations import ClientMemory, Reading, blurred
 from vestige.defenses.defended_victims import altered
 from vestige.defenses.defense import Altering
 from vestige.errors import BadInput
@@ -61,6 +61,10 @@ class GradientPruning(Altering):
     def reading(self, released: Tensor, sizes: Sequence[int]) -> Reading:
         """Entries that are not zero were kept."""
         return Reading(kept=released != 0)
+
+    def carried(self, earlier: Reading, released: Tensor) -> Reading:
+        """Entries that noise made large are left more often, so its size is known about."""
+        return blurred(earlier)
 
 
 @dataclass(frozen=True)
@@ -126,6 +130,10 @@ class TopKSparsification(Altering):
     def reading(self, released: Tensor, sizes: Sequence[int]) -> Reading:
         """Entries that are not zero were sent."""
         return Reading(kept=released != 0)
+
+    def carried(self, earlier: Reading, released: Tensor) -> Reading:
+        """Entries that noise made large are left more often, so its size is known about."""
+        return blurred(earlier)
 
 
 def largest(gradient: Tensor, sizes: Sequence[int], share: float, scope: Scope) -> Tensor:

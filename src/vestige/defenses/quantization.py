@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from vestige.alterations import ClientMemory, Reading
+from vestige.alterations import ClientMemory, Reading, blurred
 from vestige.defenses.defense import Altering
 from vestige.errors import BadInput
 
@@ -47,6 +47,10 @@ class GradientSign(Altering):
             size = piece.abs().mean().clamp_min(1e-30)
             found.append(torch.tanh(piece / (SOFTNESS * size)) * size)
         return torch.cat(found)
+
+    def carried(self, earlier: Reading, released: Tensor) -> Reading:
+        """Noise has turned signs and is no addition any more."""
+        return blurred(earlier)
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,7 @@ def dense_head(
         Number of records, if it is known.
     """
     found = dense_layers(simulator, head, shape=shape)
-    factor = factor_to_mean(simulator, release, batch_size)
+    factor = gradient_factor(simulator, release, batch_size)
     return DenseHead(tuple(_layer(*one, release, factor) for one in found.items()))
 
 
@@ -250,7 +250,7 @@ def _layer(name: str, module: nn.Linear, release: Release, factor: float) -> Den
     )
 
 
-def factor_to_mean(simulator: Simulator, release: Release, batch_size: int | None) -> float:
+def gradient_factor(simulator: Simulator, release: Release, batch_size: int | None) -> float:
     """What turns the released tensors into the gradient of the mean loss."""
     factor = 1.0
     if isinstance(release, UpdateRelease):

@@ -242,9 +242,25 @@ class Problem:
             x = self._refined(x, found.labels, found.divisor, found.agreement)
             final = self._explained(x)
             found = labelled(self.network, x, final.sent)
-        certificate = certificates(final, found.agreement, x, self.reading.doubt)
+        doubt = self.reading.doubt
+        final = replace(final, error=final.error + self._unseen(x, final.sent) / doubt**2)
+        certificate = certificates(final, found.agreement, x, doubt)
         certificate[self._open_length(x)] = 0
         return self._reported(x, found.labels, certificate)
+
+    def _unseen(self, x: np.ndarray, sent: np.ndarray) -> np.ndarray:
+        """Mean squared error (b,) of inputs whose whole column was pruned and which count as zero.
+
+        Such an input times the largest derivative of its record was below the edge of pruning.
+        """
+        if self.reading.edge is None:
+            return np.zeros(len(x))
+        inputs = self.factors.shape[1] - int(self.reading.with_bias)
+        unseen = 1 - (self.factors.columns < inputs).sum() / inputs
+        active = self.network.hidden(x) > 0
+        largest = np.abs((sent @ self.network.weights[1]) * active).max(1)
+        limit = float(self.reading.edge[:, :inputs].max(initial=0.0))
+        return unseen * np.square(limit / np.maximum(largest, 1e-300)) / 3
 
     def _open_length(self, x: np.ndarray) -> np.ndarray:
         """Which inputs (b, D) could be longer or shorter and explain the gradient as well (b,).

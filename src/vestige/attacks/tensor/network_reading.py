@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from vestige.attacks.exact.labels_and_scale import scaled
-from vestige.attacks.exact.layers import DenseHead, DenseLayer, factor_to_mean, joined_layers
+from vestige.attacks.exact.layers import DenseHead, DenseLayer, gradient_factor, joined_layers
 from vestige.attacks.exact.propagation import Propagation
 from vestige.attacks.tensor.activations import RELU, Activation, activation_of
 from vestige.attacks.tensor.two_layer_gradient import Found, TwoLayerGradient
@@ -74,7 +74,7 @@ def read_gradient(
 
     ``known`` are masks by parameter name, ``noise`` is the standard deviation in the release.
     """
-    factor = factor_to_mean(simulator, release, batch_size)
+    factor = gradient_factor(simulator, release, batch_size)
 
     def gradient(layer: str, part: str) -> Tensor | None:
         tensor = release.tensors.get(_full(layer, part))

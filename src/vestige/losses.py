@@ -1,0 +1,37 @@
+"""Losses of classifiers, one value for each record, and the logits they take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from vestige.errors import BadInput
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""(outputs (n, k), targets (n, classes) summing to one) → loss of each record (n,)."""
+
+
+def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Cross-entropy of soft targets, one value for each record."""
+    return -(targets * torch.log_softmax(outputs, -1)).sum(-1)
+
+
+def logistic(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Binary cross-entropy for networks with a single logit: outputs (n, 1), targets (n, 2)."""
+    logit = outputs.reshape(outputs.shape[0])
+    return nn.functional.softplus(logit) - targets[:, 1] * logit
+
+
+def logits_of(output: object) -> Tensor:
+    """The logits in whatever a classifier returns: a tensor, a tuple, an object with logits."""
+    found = getattr(output, "logits", output)
+    if isinstance(found, (tuple, list)):
+        found = found[0]
+    if not isinstance(found, Tensor):
+        raise BadInput(
+            f"The model returned {type(output).__name__}: it must return logits, "
+            "or an object whose attribute logits holds them."
+        )
+    return found.flatten(1) if found.dim() > 2 else found
