@@ -375,7 +375,7 @@ def test_report_of_what_is_no_finished_run(refused, vestige):
     whole = Path("o/record.json").read_text()
     Path("o/record.json").unlink()
     assert "holds 3 of 3 trials and no Record yet" in refused("report", "o")
-    Path("o/record.json").write_text(whole.replace('"schema_version": 1', '"schema_version": 99'))
+    Path("o/record.json").write_text(whole.replace('"schema_version": 2', '"schema_version": 99'))
     assert "format 99" in refused("report", "o")
     Path("o/record.json").write_text(whole[: len(whole) // 2])
     assert "damaged or no Record" in refused("report", "o")

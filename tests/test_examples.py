@@ -20,8 +20,9 @@ EXAMPLES = [path for path in FILES if "\naudit = " in path.read_text()]
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 def test_example_runs(path):
-    if "transformers" in path.read_text():
-        pytest.importorskip("transformers")
+    for package in ("transformers", "datasets"):
+        if f"\nfrom {package} import" in path.read_text():
+            pytest.importorskip(package)
     with torch.random.fork_rng():
         audit = runpy.run_path(str(path))["audit"]
     quick = [

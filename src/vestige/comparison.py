@@ -9,6 +9,7 @@ defence loses on held-out records. Errors are root mean squared errors of record
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 from pydantic import Field
@@ -171,6 +172,16 @@ class Comparison(Document):
     def cell(self, point: DefendedPoint, server: str) -> Cell:
         """The cell of a point before a server."""
         return next(cell for cell in point.cells if cell.server == server)
+
+    def __repr_args__(self) -> Iterator[tuple[str, str]]:
+        """What a console shows: neither secrets nor megabytes."""
+        yield from (("title", self.title), ("verdict", self.verdict.kind.value))
+
+    def _repr_html_(self) -> str:
+        """Show itself in a notebook; ``comparison.without_secrets()`` shows no secret."""
+        from vestige.report.notebook import comparison_html
+
+        return comparison_html(self)
 
     def without_secrets(self) -> Comparison:
         """Withhold every picture: a good reconstruction is the secret."""

@@ -7,13 +7,15 @@ alone, so two runs of one audit are equal but for that field.
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+"""The format of a Record; ``record_versions`` reads older ones and says what changed."""
 
 
 class Document(BaseModel):
@@ -132,6 +134,12 @@ class Verdict(Document):
     lede: str
     attack: str | None = None
     remedy: str = ""
+
+    def _repr_html_(self) -> str:
+        """Show itself in a notebook."""
+        from vestige.report.notebook import verdict_html
+
+        return verdict_html(self)
 
 
 class Failure(Document):
@@ -351,6 +359,16 @@ class Record(Document):
         if self.bounds is not None and self.bounds.success < 1:
             claims.append(Claim(rate=self.bounds.success, source="The stated mechanism"))
         return min(claims, key=lambda claim: claim.rate, default=None)
+
+    def __repr_args__(self) -> Iterator[tuple[str, str]]:
+        """What a console shows: neither secrets nor megabytes."""
+        yield from (("title", self.title), ("verdict", self.verdict.kind.value))
+
+    def _repr_html_(self) -> str:
+        """Show itself in a notebook; ``record.without_secrets()`` shows no secret."""
+        from vestige.report.notebook import record_html
+
+        return record_html(self)
 
     def without_secrets(self) -> Record:
         """Withhold secrets and reconstructions: a good reconstruction is the secret.

@@ -24,6 +24,7 @@ from pydantic import ValidationError
 from vestige.errors import BadInput, Conflict, NotFound, VestigeError
 from vestige.files import explained, opened_safetensors, sweep, tensor_bytes, write_atomically
 from vestige.record import SCHEMA_VERSION, Document, Outcome, Record
+from vestige.record_versions import current
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -261,27 +262,22 @@ def load_record(path: str | Path) -> Record:
             f"{path} cannot be read ({error.strerror or error}): give a run folder or a "
             "record.json."
         ) from error
-    _refuse_other_format(path, content)
-    try:
-        return Record.model_validate_json(content)
-    except ValidationError as error:
-        where = ".".join(str(part) for part in error.errors()[0]["loc"]) or "its first character"
-        raise BadInput(
-            f"{path} is damaged or no Record (at {where}): run the audit again to write it anew."
-        ) from error
-
-
-def _refuse_other_format(path: Path, content: bytes) -> None:
     try:
         held = json.loads(content)
-    except (ValueError, RecursionError):
-        return
-    version = held.get("schema_version") if isinstance(held, dict) else None
-    if isinstance(version, int) and version != SCHEMA_VERSION:
-        raise BadInput(
-            f"{path} was written in format {version}, this Vestige reads format "
-            f"{SCHEMA_VERSION}: use the version that wrote it."
-        )
+    except (ValueError, RecursionError) as error:
+        raise BadInput(_no_record(path, "its first character")) from error
+    if not isinstance(held, dict):
+        raise BadInput(_no_record(path, "its first character"))
+    made = current(held, str(path))
+    try:
+        return Record.model_validate_json(content if made is held else json.dumps(made))
+    except ValidationError as error:
+        where = ".".join(str(part) for part in error.errors()[0]["loc"]) or "its first character"
+        raise BadInput(_no_record(path, where)) from error
+
+
+def _no_record(path: Path, where: str) -> str:
+    return f"{path} is damaged or no Record (at {where}): run the audit again to write it anew."
 
 
 _DELETE = "delete this file and run the same command again, the other trials are kept"

@@ -7,6 +7,7 @@ from markupsafe import Markup
 from vestige import numbers
 from vestige.record import CheckOutcome, Record, VerdictKind
 from vestige.report import evidence, front, templates
+from vestige.report.assessment import assessment
 from vestige.report.exclusivity import exclusivity_view
 from vestige.report.pictures import Scale
 
@@ -75,6 +76,7 @@ def _page(record: Record, *, agreement: bool, batches: bool) -> str:
             strip=None if invalid or captured else evidence.strip(record),
             strongest=front.strongest(record),
             check_counts={o.value: outcomes.count(o) for o in CheckOutcome},
+            assessment=assessment(record),
             settings=_settings(record),
             environment=_surroundings(record),
         )
