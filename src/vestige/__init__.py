@@ -19,6 +19,9 @@ _HOME = {
     "ClippedNoise": "private_steps",
     "ClosedForm": "attacks",
     "Column": "records",
+    "ComparedServer": "comparison_plan",
+    "Comparison": "comparison",
+    "ComparisonPlan": "comparison_plan",
     "ConvexFit": "convex",
     "DeepLeakage": "attacks",
     "ExactInversion": "attacks",
@@ -59,6 +62,9 @@ _HOME = {
     "invert": "inversion",
     "save_page": "pages",
     "UpdateRelease": "observations",
+    "UtilityTraining": "utilities",
+    "compare": "comparisons",
+    "measure_utility": "utilities",
     "Reconstruction": "observations",
     "Public": "observations",
     "Observation": "observations",
@@ -86,6 +92,9 @@ __all__ = [
     "ClippedNoise",
     "ClosedForm",
     "Column",
+    "ComparedServer",
+    "Comparison",
+    "ComparisonPlan",
     "ConvexFit",
     "DeepLeakage",
     "ExactInversion",
@@ -128,14 +137,17 @@ __all__ = [
     "Stage",
     "TableSpace",
     "UpdateRelease",
+    "UtilityTraining",
     "VestigeError",
     "WeakAdversary",
     "__version__",
+    "compare",
     "datasets",
     "distances",
     "invert",
     "load",
     "measure_heads",
+    "measure_utility",
     "missing_record",
     "networks",
     "render",
@@ -175,6 +187,9 @@ if TYPE_CHECKING:
         ReconstructorNetwork,
     )
     from vestige.audit import Audit, run
+    from vestige.comparison import Comparison
+    from vestige.comparison_plan import ComparedServer, ComparisonPlan
+    from vestige.comparisons import compare
     from vestige.convex import ConvexFit
     from vestige.datasets import load
     from vestige.errors import BadInput, VestigeError
@@ -206,6 +221,7 @@ if TYPE_CHECKING:
     from vestige.simulation import LocalTraining, Normalization
     from vestige.threats import HonestServer, InformedAdversary, MaliciousServer, WeakAdversary
     from vestige.training_sets import ClassCounts, OneAgainstRest
+    from vestige.utilities import UtilityTraining, measure_utility
     from vestige.victims import (
         FederatedUpdate,
         PrivateTraining,
