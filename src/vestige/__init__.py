@@ -19,6 +19,9 @@ _HOME = {
     "ClippedNoise": "private_steps",
     "ClosedForm": "attacks",
     "Column": "records",
+    "ComparedServer": "comparison_plan",
+    "Comparison": "comparison",
+    "ComparisonPlan": "comparison_plan",
     "ConvexFit": "convex",
     "DeepLeakage": "attacks",
     "ExactInversion": "attacks",
@@ -60,6 +63,9 @@ _HOME = {
     "invert": "inversion",
     "save_page": "pages",
     "UpdateRelease": "observations",
+    "UtilityTraining": "utilities",
+    "compare": "comparisons",
+    "measure_utility": "utilities",
     "Reconstruction": "observations",
     "Public": "observations",
     "Observation": "observations",
@@ -87,6 +93,9 @@ __all__ = [
     "ClippedNoise",
     "ClosedForm",
     "Column",
+    "ComparedServer",
+    "Comparison",
+    "ComparisonPlan",
     "ConvexFit",
     "DeepLeakage",
     "ExactInversion",
@@ -130,14 +139,17 @@ __all__ = [
     "TableSpace",
     "TensorFeatures",
     "UpdateRelease",
+    "UtilityTraining",
     "VestigeError",
     "WeakAdversary",
     "__version__",
+    "compare",
     "datasets",
     "distances",
     "invert",
     "load",
     "measure_heads",
+    "measure_utility",
     "missing_record",
     "networks",
     "render",
@@ -178,6 +190,9 @@ if TYPE_CHECKING:
         TensorFeatures,
     )
     from vestige.audit import Audit, run
+    from vestige.comparison import Comparison
+    from vestige.comparison_plan import ComparedServer, ComparisonPlan
+    from vestige.comparisons import compare
     from vestige.convex import ConvexFit
     from vestige.datasets import load
     from vestige.errors import BadInput, VestigeError
@@ -209,6 +224,7 @@ if TYPE_CHECKING:
     from vestige.simulation import LocalTraining, Normalization
     from vestige.threats import HonestServer, InformedAdversary, MaliciousServer, WeakAdversary
     from vestige.training_sets import ClassCounts, OneAgainstRest
+    from vestige.utilities import UtilityTraining, measure_utility
     from vestige.victims import (
         FederatedUpdate,
         PrivateTraining,

@@ -136,6 +136,36 @@ def audit(
 
 
 @app.command()
+def compare(
+    file: Annotated[
+        Path, typer.Argument(help="A Python file that defines comparison = ComparisonPlan(...).")
+    ],
+    trials: Annotated[int, typer.Option(min=2, help="Trials of every cell.")] = 20,
+    seed: int = 0,
+    budget: Annotated[
+        float | None, typer.Option(help="Accuracy you are ready to lose; default: as in FILE.")
+    ] = None,
+    threads: Threads = 1,
+    out: Out = None,
+    redact: Redact = False,
+) -> None:
+    """Compare defences: what each costs in accuracy, what it leaves an attacker."""
+    from vestige.comparison_terminal import compare_and_keep, show_comparison
+    from vestige.record import VerdictKind
+    from vestige.terminal import torch_threads
+    from vestige.user_code import load_comparison
+
+    folder = out or Path("runs") / f"{file.stem}-{trials}-{seed}"
+    with torch_threads(threads):
+        found, kept = compare_and_keep(
+            load_comparison(file), trials, seed, budget, folder, redact=redact
+        )
+    show_comparison(found, kept)
+    if found.verdict.kind is VerdictKind.INVALID:
+        raise typer.Exit(INVALID)
+
+
+@app.command()
 def invert(
     gradient: Annotated[Path, typer.Argument(help="A captured gradient, .safetensors.")],
     model: Annotated[str, typer.Option(help="module:factory or file.py:factory, makes the model.")],

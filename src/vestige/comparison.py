@@ -25,7 +25,7 @@ class Utility(Document):
 
     ``accuracy`` and ``loss`` are None where every run diverged; runs that did are counted and not
     averaged in. ``accuracy_lost`` is the undefended accuracy minus this one, pairwise by seed, in
-    [−1, 1]; None without a comparison.
+    [−1, 1]; None without a comparison. ``problem`` says why nothing could be trained.
     """
 
     repeats: int
@@ -34,6 +34,7 @@ class Utility(Document):
     loss: Mean | None
     accuracy_lost: Mean | None
     loss_added: Mean | None
+    problem: str = ""
 
 
 class AttackMeasure(Document):

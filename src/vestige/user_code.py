@@ -1,4 +1,4 @@
-"""Python that a user points at: the audit in a file, the factory of a model."""
+"""Python that a user points at: the audit or comparison in a file, the factory of a model."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from types import ModuleType
 from torch import nn
 
 from vestige.audit import Audit
+from vestige.comparison_plan import ComparisonPlan
 from vestige.errors import BadInput, NotFound, VestigeError
 from vestige.files import read_safetensors
 from vestige.trials import first_line
@@ -28,6 +29,19 @@ def load_audit(file: Path) -> Audit:
     if not isinstance(found, Audit):
         raise BadInput(
             f"audit in {file} is a {type(found).__name__}: make it a vestige.Audit(...)."
+        )
+    return found
+
+
+def load_comparison(file: Path) -> ComparisonPlan:
+    """Return the ``comparison`` that a Python file defines."""
+    found = getattr(_module(file), "comparison", None)
+    if found is None:
+        raise BadInput(f"{file} defines no comparison: add 'comparison = ComparisonPlan(...)'.")
+    if not isinstance(found, ComparisonPlan):
+        raise BadInput(
+            f"comparison in {file} is a {type(found).__name__}: make it a "
+            "vestige.ComparisonPlan(...)."
         )
     return found
 

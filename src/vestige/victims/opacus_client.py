@@ -1,0 +1,122 @@
+"""A private client whose clipping and noise are computed by Opacus: a second hand, to compare."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from vestige.errors import BadInput
+from vestige.observations import GradientRelease, Release, UpdateRelease
+from vestige.private_steps import ClippedNoise
+from vestige.records import Records
+from vestige.simulation import LocalTraining, Simulator, logits_of
+from vestige.victims.client import client_batch, client_copy, loss_of
+
+if TYPE_CHECKING:
+    from opacus import GradSampleModule
+
+
+@dataclass(frozen=True)
+class OpacusClient:
+    """A ``SharedGradient`` or ``FederatedUpdate`` with ``private`` set, computed by Opacus.
+
+    Opacus divides by a gradient's norm plus 1e-6, so it clips that much harder than it says.
+    """
+
+    victim: Any
+
+    @property
+    def releases(self) -> type[Release]:
+        """The kind of release."""
+        return self.victim.releases
+
+    @property
+    def simulator(self) -> Simulator:
+        """The same computation, differentiable."""
+        return self.victim.simulator
+
+    def release(self, secret: Records, *, generator: torch.Generator) -> Release:
+        """Return the private gradient of the batch, or the update of private local steps."""
+        simulator = self.simulator
+        inputs, targets = client_batch(simulator, secret)
+        model = client_copy(simulator)
+        with torch.no_grad():
+            loss_of(simulator, model, inputs[:1], targets[:1])  # refuses what does not fit
+        named = {n: p for n, p in model.named_parameters() if p.requires_grad}
+        before = {n: p.detach().clone() for n, p in named.items()}
+        federated = self.releases is UpdateRelease
+        local = simulator.local if federated else LocalTraining(1, 1.0)
+        assert local is not None
+        assert simulator.clipped_noise is not None
+        wrapped = _wrapped(model)
+        optimizer = _optimizer(wrapped, simulator.clipped_noise, local, simulator, generator)
+        with warnings.catch_warnings():
+            # Records need no gradient, which Opacus' hooks are told of at every step.
+            warnings.filterwarnings("ignore", message="Full backward hook is firing")
+            for batch in local.batches(len(secret)):
+                optimizer.zero_grad()
+                optimizer.expected_batch_size = len(inputs[batch])
+                simulator.loss(logits_of(wrapped(inputs[batch])), targets[batch]).sum().backward()
+                if federated:
+                    optimizer.step()
+                else:
+                    optimizer.pre_step()
+        if not federated:
+            return GradientRelease(
+                {n: p.grad.detach().clone() for n, p in named.items() if p.grad is not None}
+            )
+        return UpdateRelease({n: p.detach() - before[n] for n, p in named.items()})
+
+    def describe(self) -> dict[str, str]:
+        """Settings a reader needs to repeat it."""
+        return {**self.victim.describe(), "Clipping and noise by": "Opacus"}
+
+
+def _wrapped(model: nn.Module) -> GradSampleModule:
+    try:
+        from opacus import GradSampleModule
+    except ImportError as error:
+        raise BadInput(
+            "Training by Opacus needs Opacus, which is not installed: install vestige[dp], or say "
+            "by='victim'."
+        ) from error
+    mixing = nn.modules.batchnorm._NormBase
+    if any(isinstance(module, mixing) for module in model.modules()):
+        raise BadInput(
+            "Opacus has no gradients of single records behind batch norm: use group norm, or say "
+            "by='victim'."
+        )
+    wrapped = GradSampleModule(model, loss_reduction="sum")
+    # Its hooks keep gradients of records in train mode only, and the client runs in eval mode:
+    # what differs between the two stays as it is.
+    for module in wrapped.modules():
+        module.training = not isinstance(module, nn.modules.dropout._DropoutNd)
+    return wrapped
+
+
+def _optimizer(
+    wrapped: GradSampleModule,
+    private: ClippedNoise,
+    local: LocalTraining,
+    simulator: Simulator,
+    generator: torch.Generator,
+) -> Any:
+    from opacus.optimizers import DPOptimizer
+
+    plain = torch.optim.SGD(
+        [p for p in wrapped.parameters() if p.requires_grad],
+        lr=local.learning_rate,
+        momentum=local.momentum,
+    )
+    return DPOptimizer(
+        plain,
+        noise_multiplier=private.noise_multiplier,
+        max_grad_norm=private.clipping_norm,
+        expected_batch_size=1,
+        loss_reduction=simulator.reduction,
+        generator=generator,
+    )
