@@ -24,5 +24,5 @@ clean:
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,dp,huggingface,diffusion]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,dp,huggingface,diffusion,cluster,accelerate]'
 	touch $(READY)
