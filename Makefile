@@ -24,5 +24,5 @@ clean:
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,dp,huggingface,diffusion,federated,mlflow]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,dp,huggingface,diffusion,federated,mlflow,cluster,accelerate]'
 	touch $(READY)

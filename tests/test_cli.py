@@ -604,3 +604,23 @@ def test_an_interrupt_before_the_first_trial_is_one_sentence(vestige, monkeypatc
     code, out, err = vestige("audit", "mine.py", "--out", "o")
     assert (code, out) == (130, "")
     assert err.startswith("vestige: Stopped; finished trials are kept")
+
+
+def test_audits_run_elsewhere_by_an_option(vestige, refused, place):
+    (place / "a.py").write_text(AUDIT)
+    assert "add --engine ray" in refused("audit", "a.py", "--address", "somewhere:6379")
+    assert "add --engine processes" in refused("audit", "a.py", "--workers", 3)
+    words = ("audit", "a.py", "--trials", 3, "--out")
+    assert vestige(*words, "here")[0] == 0
+    assert vestige(*words, "there", "--engine", "processes", "--workers", 1)[0] == 0
+    here, there = (RunDirectory(place / name).record() for name in ("here", "there"))
+    assert here.model_copy(update={"times": there.times}) == there
+
+
+@pytest.mark.parametrize(
+    ("per_second", "said"), [(25.0, "25/s"), (0.5, "30/min"), (1 / 7200, "0.5/h"), (0, "0/h")]
+)
+def test_a_pace_is_said_in_a_unit_that_suits_it(per_second, said):
+    from vestige.terminal import pace
+
+    assert pace(per_second) == said

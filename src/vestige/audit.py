@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import time
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
@@ -13,11 +14,13 @@ from pathlib import Path
 
 import numpy as np
 
+from vestige import progress
 from vestige.attacks import Guess
 from vestige.bounds.description import in_words
 from vestige.bounds.hits import bounds_on_hits
 from vestige.bounds.mechanisms import Mechanism, NonPrivate, has_guarantee
 from vestige.distances import Distance, distance_label, mean_squared_error
+from vestige.engines import Engine, InProcess, Unit, results
 from vestige.errors import BadInput
 from vestige.evidence import nearest_neighbor_distance
 from vestige.exclusivity import Stage, audited_exclusivity
@@ -28,6 +31,7 @@ from vestige.observations import (
     GradientRelease,
     GradientSequenceRelease,
     ModelRelease,
+    Reconstructor,
     Release,
     StatesMechanism,
     ThreatModel,
@@ -57,13 +61,14 @@ from vestige.record_parts import (
     told_facts,
 )
 from vestige.records import Prior, Records
-from vestige.store import MemoryStore, RunDirectory
+from vestige.store import MemoryStore, RunDirectory, trial_in
 from vestige.threats import HonestServer
 from vestige.trials import (
     AttackStopped,
+    Moment,
+    TrialWork,
     Watcher,
     prepare_attacks,
-    run_trial,
 )
 from vestige.verdicts import judge
 
@@ -159,8 +164,13 @@ def run(
     seed: int = 0,
     directory: str | Path | None = None,
     watcher: Watcher | None = None,
+    engine: Engine | None = None,
 ) -> Record:
     """Run an audit and return its Record.
+
+    Trials run in this process, or where the ``engine`` runs them. The Record is the same but for
+    its times, if this process uses one thread of torch as workers do: sums over several threads
+    are rounded differently.
 
     With a directory every finished trial is on disk at once, and the same call goes on where a
     killed one stopped. An attack that stops, or somebody who interrupts, ends the run with an
@@ -177,7 +187,7 @@ def run(
         "trials": trials,
         "seed": seed,
     }
-    started, cpu = _now(), time.process_time()
+    started, cpu = _now(), time.process_time()  # what workers spend is added to it
     # First of all, so that an audit that cannot run leaves no folder behind.
     preflight = preflight_checks(audit, seed)
     exclusivity = audited_exclusivity(
@@ -198,7 +208,9 @@ def run(
         done = set(store.finished())
         waiting = [trial for trial in range(trials) if trial not in done]
         if waiting and not any(c.outcome is CheckOutcome.FAILED for c in preflight):
-            failure = _run_trials(audit, store, waiting, trials, seed, watcher)
+            work = _Trials(audit, trials, seed, watcher, engine or InProcess())
+            failure = work.run(store, waiting, family=_family(manifest))
+            cpu -= work.cpu_seconds
         record = _assemble(audit, store, trials, seed, preflight, exclusivity, failure)
         times = record.times.model_copy(
             update={
@@ -212,36 +224,69 @@ def run(
     return record
 
 
-def _run_trials(
-    audit: Audit,
-    store: MemoryStore | RunDirectory,
-    waiting: Sequence[int],
-    trials: int,
-    seed: int,
-    watcher: Watcher | None,
-) -> Failure | None:
-    """Run the trials that wait; return why they stopped early, if they did."""
-    trial = waiting[0]
-    try:
-        public = audit.threat.public(audit.victim, audit.prior)
-        reconstructors = prepare_attacks(audit.all_attacks, public, seed, trial=trial)
-        for trial in waiting:
-            store.write(
-                run_trial(audit, reconstructors, trial, trials=trials, seed=seed, watcher=watcher)
+class _Trials:
+    """The trials of a run that are still to be done; ``cpu_seconds`` is what workers spent."""
+
+    def __init__(
+        self, audit: Audit, trials: int, seed: int, watcher: Watcher | None, engine: Engine
+    ) -> None:
+        self.audit, self.trials, self.seed = audit, trials, seed
+        self.watcher, self.engine = watcher, engine
+        self.cpu_seconds = 0.0
+
+    def run(
+        self, store: MemoryStore | RunDirectory, waiting: Sequence[int], *, family: str
+    ) -> Failure | None:
+        """Run the trials that wait; return why they stopped early, if they did."""
+        try:
+            public = self.audit.threat.public(self.audit.victim, self.audit.prior)
+            reconstructors = prepare_attacks(
+                self.audit.all_attacks, public, self.seed, trial=waiting[0]
             )
-    except AttackStopped as stopped:
-        _log.info("%s", stopped, exc_info=stopped.__cause__)
-        return Failure(
-            attack=stopped.attack, trial=trial, message=stopped.message, remedy=stopped.remedy
-        )
-    except KeyboardInterrupt:
-        return Failure(
-            attack=None,
-            trial=trial,
-            message="somebody interrupted it.",
-            remedy="Run the same command again: it goes on where it stopped.",
-        )
-    return None
+            self._keep(store, reconstructors, [Unit(family, trial) for trial in waiting])
+        except AttackStopped as stopped:
+            _log.info("%s", stopped, exc_info=stopped.__cause__)
+            return Failure(
+                attack=stopped.attack,
+                trial=stopped.trial,
+                message=stopped.message,
+                remedy=stopped.remedy,
+            )
+        except KeyboardInterrupt:
+            done = set(store.finished())
+            return Failure(
+                attack=None,
+                trial=next((trial for trial in waiting if trial not in done), waiting[-1]),
+                message="somebody interrupted it.",
+                remedy="Run the same command again: it goes on where it stopped.",
+            )
+        return None
+
+    def _keep(
+        self,
+        store: MemoryStore | RunDirectory,
+        reconstructors: Mapping[str, Reconstructor],
+        units: Sequence[Unit],
+    ) -> None:
+        """Write every trial as it comes back; this process alone writes."""
+        seen = self.watcher if self.engine.here else None
+        work = TrialWork(self.audit, reconstructors, self.trials, self.seed, seen)
+        self._say(before := self.trials - len(units))
+        with closing(results(self.engine, work, units)) as finished:
+            for count, one in enumerate(finished, 1):
+                self.cpu_seconds += one.cpu_seconds
+                store.write(trial_in(one.content))
+                self._say(before + count)
+
+    def _say(self, count: int) -> None:
+        if self.watcher is not None and not self.engine.here:
+            self.watcher(Moment(count, self.trials, "", progress.Step(count, self.trials)))
+
+
+def _family(manifest: Mapping[str, str | int]) -> str:
+    """What decides the result of a trial, but for its number."""
+    said = f"{manifest['fingerprint']} {manifest['seed']}"
+    return hashlib.sha256(said.encode()).hexdigest()
 
 
 def _assemble(

@@ -6,6 +6,7 @@ Torch is imported inside the commands, so that help is instant.
 from __future__ import annotations
 
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -49,6 +50,15 @@ FailAbove = Annotated[
         min=0, max=1, help="Exit with 3 if the measured rate (not its limits) is above this share."
     ),
 ]
+
+
+class Place(StrEnum):
+    """Where trials run."""
+
+    HERE = "here"
+    PROCESSES = "processes"
+    RAY = "ray"
+
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 BoundsPage = Annotated[Path | None, typer.Option(help="Write a page with the curves here.")]
@@ -124,14 +134,26 @@ def audit(
     out: Out = None,
     redact: Redact = False,
     fail_above: FailAbove = None,
+    engine: Annotated[
+        Place, typer.Option(help="Where trials run: in this process, local processes, a cluster.")
+    ] = Place.HERE,
+    workers: Annotated[
+        int, typer.Option(min=0, help="Processes, or CPUs of the cluster; 0: as many as there are.")
+    ] = 0,
+    address: Annotated[
+        str, typer.Option(help="Of a Ray cluster that runs; default: one on this machine.")
+    ] = "",
 ) -> None:
     """Run the audit that a Python file defines, and write its page."""
-    from vestige.terminal import run_and_render, torch_threads
+    from vestige.terminal import chosen_engine, run_and_render, torch_threads
     from vestige.user_code import load_audit
 
     folder = out or Path("runs") / f"{file.stem}-{trials}-{seed}"
+    chosen = chosen_engine(engine, workers, address)
     with torch_threads(threads):
-        record, page = run_and_render(load_audit(file), trials, seed, folder, redact=redact)
+        record, page = run_and_render(
+            load_audit(file), trials, seed, folder, redact=redact, engine=chosen
+        )
     _finish(record, page, fail_above)
 
 

@@ -6,6 +6,7 @@ Nothing here imports torch before a tensor is read.
 from __future__ import annotations
 
 import errno
+import json
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -112,6 +113,14 @@ def _unreadable(path: Path, error: Exception) -> str:
         f"{path} is no readable safetensors file ({said}): write it again with "
         "safetensors.torch.save_file."
     )
+
+
+def tensors_in(content: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Tensors and metadata of what :func:`tensor_bytes` made."""
+    from safetensors.torch import load
+
+    length = int.from_bytes(content[:8], "little")
+    return load(content), json.loads(content[8 : 8 + length]).get("__metadata__", {})
 
 
 def tensor_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:

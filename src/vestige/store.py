@@ -22,7 +22,14 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from vestige.errors import BadInput, Conflict, NotFound, VestigeError
-from vestige.files import explained, opened_safetensors, sweep, tensor_bytes, write_atomically
+from vestige.files import (
+    explained,
+    opened_safetensors,
+    sweep,
+    tensor_bytes,
+    tensors_in,
+    write_atomically,
+)
 from vestige.record import SCHEMA_VERSION, Document, Outcome, Record
 from vestige.record_versions import current
 
@@ -62,6 +69,30 @@ class _Facts(Document):
     outcomes: dict[str, Outcome]
     seconds: dict[str, float]
     remarks: dict[str, str]
+
+    def result(self, tensors: Mapping[str, Tensor]) -> TrialResult:
+        """The trial, with its tensors."""
+        return TrialResult(
+            self.trial, self.slot, self.outcomes, self.seconds, self.remarks, tensors
+        )
+
+
+def trial_bytes(result: TrialResult) -> bytes:
+    """A finished trial as the content of its file."""
+    facts = _Facts(
+        trial=result.trial,
+        slot=result.slot,
+        outcomes=dict(result.outcomes),
+        seconds=dict(result.seconds),
+        remarks=dict(result.remarks),
+    )
+    return tensor_bytes(result.tensors, {"vestige": facts.model_dump_json()})
+
+
+def trial_in(content: bytes) -> TrialResult:
+    """The finished trial that :func:`trial_bytes` made these bytes of."""
+    tensors, metadata = tensors_in(content)
+    return _Facts.model_validate_json(metadata["vestige"]).result(tensors)
 
 
 class MemoryStore:
@@ -173,14 +204,7 @@ class RunDirectory:
 
     def write(self, result: TrialResult) -> None:
         """Write a finished trial; it exists whole or not at all."""
-        facts = _Facts(
-            trial=result.trial,
-            slot=result.slot,
-            outcomes=dict(result.outcomes),
-            seconds=dict(result.seconds),
-            remarks=dict(result.remarks),
-        )
-        content = tensor_bytes(result.tensors, {"vestige": facts.model_dump_json()})
+        content = trial_bytes(result)
         with explained(self.path, kept=_KEPT):
             write_atomically(self._trial(result.trial), content)
 
@@ -195,14 +219,7 @@ class RunDirectory:
             raise BadInput(_damaged(path, _DELETE)) from error
         if facts.trial != trial:
             raise BadInput(_damaged(path, _DELETE))
-        return TrialResult(
-            facts.trial,
-            facts.slot,
-            facts.outcomes,
-            facts.seconds,
-            facts.remarks,
-            _StoredTensors(path, names),
-        )
+        return facts.result(_StoredTensors(path, names))
 
     def write_record(self, record: Record) -> None:
         """Write the Record."""

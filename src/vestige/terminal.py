@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -14,7 +15,15 @@ import torch
 from rich.console import Console, Group
 from rich.markup import escape
 from rich.padding import Padding
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
@@ -22,7 +31,8 @@ from vestige import attacks as attack_room
 from vestige import progress
 from vestige.audit import Audit, run
 from vestige.capture import Capture
-from vestige.errors import Conflict, Interrupted, NotFound
+from vestige.engines import Engine, InProcess, LocalProcesses, RayCluster
+from vestige.errors import BadInput, Conflict, Interrupted, NotFound
 from vestige.files import explained, write_atomically
 from vestige.inversion import invert
 from vestige.observations import Attack
@@ -34,17 +44,38 @@ from vestige.trials import Moment
 
 
 def run_and_render(
-    audit: Audit, trials: int, seed: int, folder: Path, *, redact: bool = False
+    audit: Audit,
+    trials: int,
+    seed: int,
+    folder: Path,
+    *,
+    redact: bool = False,
+    engine: Engine | None = None,
 ) -> tuple[Record, Path]:
     """Run an audit in a folder with a progress bar; write its page."""
     try:
         with _watching("trials", trials) as watch:
-            record = run(audit, trials=trials, seed=seed, directory=folder, watcher=watch)
+            record = run(
+                audit, trials=trials, seed=seed, directory=folder, watcher=watch, engine=engine
+            )
         return record, RunDirectory(folder).write_page(render(record, redact=redact))
     except KeyboardInterrupt as stopped:
         raise Interrupted(
             "Stopped; finished trials are kept, and the same command goes on from there."
         ) from stopped
+
+
+def chosen_engine(place: str, workers: int, address: str) -> Engine:
+    """The engine that a command's options describe; 0 workers are as many as there are cores."""
+    if address and place != "ray":
+        raise BadInput("--address names a Ray cluster: add --engine ray.")
+    if place == "here":
+        if workers > 1:
+            raise BadInput("This process is one worker: add --engine processes or --engine ray.")
+        return InProcess()
+    if place == "processes":
+        return LocalProcesses(workers or os.cpu_count() or 1)
+    return RayCluster(address or None, workers or None)
 
 
 def keep_study(study: Study, folder: Path, *, redact: bool = False) -> Path:
@@ -174,12 +205,16 @@ def _kept_if_filled(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _watching(what: str, total: int) -> Iterator[Callable[[Moment], None]]:
-    """Show two bars on a terminal: trials or runs above, the steps of the attack below."""
+    """Show two bars on a terminal: trials or runs above, the steps of the attack below.
+
+    Trials that run elsewhere say nothing of their steps; then there is one bar.
+    """
     console = Console(stderr=True)
     with Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
+        _PerSecond(),
         TimeRemainingColumn(),
         TextColumn("{task.fields[note]}"),
         transient=True,
@@ -197,9 +232,26 @@ def _watching(what: str, total: int) -> Iterator[Callable[[Moment], None]]:
                 total=moment.step.total,
                 completed=moment.step.done,
                 note=_distance(moment.step),
+                visible=bool(moment.attack),
             )
 
         yield watch
+
+
+class _PerSecond(ProgressColumn):
+    """How many are done in a second, or in a minute or an hour where a second is too short."""
+
+    def render(self, task: Task) -> Text:
+        """Return the rate, or nothing before there is one."""
+        return Text("" if task.speed is None else pace(task.speed))
+
+
+def pace(per_second: float) -> str:
+    """A rate in the unit in which it is at least one, if there is such a unit."""
+    for factor, unit in ((1, "s"), (60, "min")):
+        if per_second * factor >= 1:
+            return f"{per_second * factor:.3g}/{unit}"
+    return f"{per_second * 3600:.3g}/h"
 
 
 def _distance(step: progress.Step) -> str:

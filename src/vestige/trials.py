@@ -18,7 +18,7 @@ from vestige.evidence import assigned_candidate, costs_between, draw_decoys, gat
 from vestige.observations import Attack, Public, Reconstruction, Reconstructor, Run
 from vestige.record import Outcome
 from vestige.records import Records, Space
-from vestige.store import TrialResult
+from vestige.store import TrialResult, trial_bytes
 from vestige.streams import stream
 from vestige.training_sets import ClassCounts
 
@@ -40,10 +40,22 @@ class AttackStopped(VestigeError):
             else "Mend what it says and run the same command again; finished trials are kept."
         )
 
+    def __reduce__(self) -> tuple[Callable[..., AttackStopped], tuple[str], dict[str, object]]:
+        """Crosses from a worker to the driver without its cause, which may not be sendable."""
+        return _stopped, (str(self),), self.__dict__
+
+
+def _stopped(said: str) -> AttackStopped:
+    return AttackStopped.__new__(AttackStopped, said)
+
 
 @dataclass(frozen=True)
 class Moment:
-    """Where a run is: which trial (from 0), which attack, which step of it."""
+    """Where a run is: which trial (from 0), which attack, which step of it.
+
+    Where trials run in other processes, nothing is known of attacks and their steps: ``trial`` is
+    then how many are finished, as is the step, and the attack has no name.
+    """
 
     trial: int
     trials: int
@@ -180,6 +192,34 @@ def run_trial(
             raise AttackStopped(name, trial, cause) from cause
         remarks[name] = remark_of(found)
     return TrialResult(trial, slot, outcomes, seconds, remarks, tensors)
+
+
+@dataclass(frozen=True)
+class TrialWork:
+    """The trials of an audit as units of work, each the content of its file.
+
+    Attacks come prepared: what they have learned is sent to workers, not learned again by each of
+    them, which would cost as much as the workers save, and on other hardware be something else.
+    """
+
+    audit: Audit
+    reconstructors: Mapping[str, Reconstructor]
+    trials: int
+    seed: int
+    watcher: Watcher | None = None
+
+    def __call__(self, trial: int) -> bytes:
+        """Run a trial."""
+        return trial_bytes(
+            run_trial(
+                self.audit,
+                self.reconstructors,
+                trial,
+                trials=self.trials,
+                seed=self.seed,
+                watcher=self.watcher,
+            )
+        )
 
 
 def checked(found: object, space: Space) -> Reconstruction:

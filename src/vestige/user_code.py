@@ -16,6 +16,7 @@ from torch import nn
 
 from vestige.audit import Audit
 from vestige.comparison_plan import ComparisonPlan
+from vestige.engines.shipping import USER_FILE
 from vestige.errors import BadInput, NotFound, VestigeError
 from vestige.files import read_safetensors
 from vestige.trials import first_line
@@ -82,7 +83,7 @@ def _module(path: Path) -> ModuleType:
         raise NotFound(f"{path} does not exist: give a Python file.")
     if path.suffix != ".py":
         raise BadInput(f"{path} is no Python file: give one whose name ends in .py.")
-    name = f"user_file_{path.stem}"
+    name = f"{USER_FILE}{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise BadInput(f"{path} cannot be imported: give a Python file.")

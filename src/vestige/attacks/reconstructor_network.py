@@ -18,6 +18,7 @@ from vestige.observations import ModelRelease, Observation, Public, Reconstructi
 from vestige.records import ImageSpace, Records, Space
 from vestige.shadows import ShadowTraining
 from vestige.shadows.standardization import FirstLayer, Movement, Standardization
+from vestige.training_processes import first_says, own_part, training_processes
 
 # As torch.optim.RMSprop.
 SMOOTHING, STABILITY = 0.99, 1e-8
@@ -167,28 +168,40 @@ class ReconstructorNetwork:
         check: tuple[Tensor, Tensor | None, Tensor],
         generator: torch.Generator,
     ) -> tuple[float, int]:
-        """Train; return the best error on the held-back shadows and its epoch."""
+        """Train; return the best error on the held-back shadows and its epoch.
+
+        Started by ``accelerate launch``, every process has its part of each batch on its device.
+        """
         rows, moved, records = training
+        processes = training_processes()
+        device = processes.device(rows.device)
+        network.to(device)
+        held = (check[0].to(device), None if check[1] is None else check[1].to(device))
+        wanted = check[2].to(device)
         optimizer = _RMSProp(network.parameters(), self.learning_rate)
         best, best_epoch = math.inf, 0
         kept = {name: value.clone() for name, value in network.state_dict().items()}
         for epoch in range(1, self.epochs + 1):
             for batch in torch.randperm(len(rows), generator=generator).split(self.batch_size):
+                own = own_part(processes, batch)
                 with torch.enable_grad():
-                    drawn = network(rows[batch], None if moved is None else moved[batch])
-                    loss = loss_of(drawn, records[batch]).mean()
+                    seen = None if moved is None else moved[own].to(device)
+                    drawn = network(rows[own].to(device), seen)
+                    loss = loss_of(drawn, records[own].to(device)).sum() / len(batch)
                     slopes = torch.autograd.grad(loss, optimizer.parameters)
-                optimizer.step(slopes)
+                optimizer.step(processes.summed(slopes))
             with torch.no_grad():
-                error = float(drawing_error(network(*check[:2]), check[2]).mean())
+                error = float(drawing_error(network(*held), wanted).mean())
+            error = first_says(processes, error, device)
             if error < best:
                 best, best_epoch = error, epoch
                 for name, value in network.state_dict().items():
                     kept[name].copy_(value)
-            stop = progress.report(epoch, self.epochs, best)
+            stop = first_says(processes, progress.report(epoch, self.epochs, best), device)
             if stop or epoch - best_epoch >= self.patience:
                 break
         network.load_state_dict(kept)
+        network.to(rows.device)
         return best, best_epoch
 
     def _drawn(

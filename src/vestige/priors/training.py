@@ -25,6 +25,12 @@ from vestige.priors.diffusion import DiffusionPrior, imported_diffusers
 from vestige.priors.schedule import NoiseSchedule
 from vestige.records import ImageSpace, Records
 from vestige.streams import stream
+from vestige.training_processes import (
+    TrainingProcesses,
+    first_says,
+    own_part,
+    training_processes,
+)
 
 CHECKPOINT = "training.safetensors"
 
@@ -80,7 +86,8 @@ def train_prior(
 
     A checkpoint in the folder is continued; every step draws from its own stream, so that a run
     that was stopped ends with the same weights as one that was not. The finished prior takes the
-    checkpoint's place.
+    checkpoint's place. Started by ``accelerate launch``, every process takes its part of each batch
+    on its own device, and the first one writes.
     """
     training, folder = training or PriorTraining(), Path(folder)
     _check(images, training)
@@ -88,13 +95,20 @@ def train_prior(
         raise Conflict(f"{folder} already holds a prior: name another folder, or remove it.")
     with explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    run = _Run(images, training, torch.device(device))
+    processes = training_processes()
+    if training.batch_size < processes.count:
+        raise BadInput(
+            f"A batch of {training.batch_size} cannot be shared by {processes.count} processes: "
+            "raise batch_size, or start fewer."
+        )
+    run = _Run(images, training, torch.device(device), processes)
     run.resume(folder / CHECKPOINT)
     stopped = False
     while run.step < training.steps and not stopped:
         loss = run.advance()
-        stopped = progress.report(run.step, training.steps, loss)
-        if stopped or run.step % training.checkpoint_every == 0:
+        told = progress.report(run.step, training.steps, loss)
+        stopped = bool(first_says(processes, told, run.device))
+        if (stopped or run.step % training.checkpoint_every == 0) and processes.rank == 0:
             run.keep(folder / CHECKPOINT)
     if run.step < training.steps:
         raise Interrupted(
@@ -102,8 +116,10 @@ def train_prior(
             f"same settings to continue from {folder / CHECKPOINT}."
         )
     prior = run.prior()
-    prior.save(folder)
-    (folder / CHECKPOINT).unlink(missing_ok=True)
+    if processes.rank == 0:
+        prior.save(folder)
+        (folder / CHECKPOINT).unlink(missing_ok=True)
+    first_says(processes, 0.0, run.device)  # nobody goes on before the files are there
     return prior
 
 
@@ -129,8 +145,15 @@ def untrained_network(training: PriorTraining, shape: tuple[int, ...]) -> nn.Mod
 class _Run:
     """A training under way: weights, their average, Adam's moments, and the step."""
 
-    def __init__(self, images: Records, training: PriorTraining, device: torch.device) -> None:
-        self.training, self.device, self.step = training, device, 0
+    def __init__(
+        self,
+        images: Records,
+        training: PriorTraining,
+        device: torch.device,
+        processes: TrainingProcesses,
+    ) -> None:
+        self.training, self.processes, self.step = training, processes, 0
+        self.device = device = processes.device(device)
         self.shape = tuple(images.x.shape[1:])
         self.images = images.x.float() * 2 - 1
         self.schedule = NoiseSchedule.linear()
@@ -149,8 +172,10 @@ class _Run:
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=reduced):
             said = self.network(x, time).sample
         loss = nn.functional.mse_loss(said.float(), target)
+        loss = loss * (len(x) / self.training.batch_size)
         names, weights = zip(*self.network.named_parameters())
         slopes = torch.autograd.grad(loss, weights)
+        *slopes, loss = self.processes.summed([*slopes, loss])
         self.step += 1
         with torch.no_grad():
             self._adam(dict(zip(names, zip(weights, slopes))))
@@ -177,7 +202,9 @@ class _Run:
         velocity = signal * noise - spread * clean
         target = velocity if training.prediction == "v_prediction" else noise
         noisy = signal * clean + spread * noise
-        return noisy.to(self.device), time.float().to(self.device), target.to(self.device)
+        own = own_part(self.processes, torch.arange(count))
+        noisy, time, target = noisy[own], time[own].float(), target[own]
+        return noisy.to(self.device), time.to(self.device), target.to(self.device)
 
     def _adam(self, moves: dict[str, tuple[Tensor, Tensor]]) -> None:
         """Adam with a gradient norm of one at most, a warm start and a cosine to zero."""

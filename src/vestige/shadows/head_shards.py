@@ -9,17 +9,28 @@ on where it stopped. One process at a time writes to a folder.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from vestige import progress
+from vestige.engines import Engine, Unit, results
 from vestige.errors import BadInput, Conflict
-from vestige.files import explained, read_safetensors, sweep, tensor_bytes, write_atomically
+from vestige.files import (
+    explained,
+    read_safetensors,
+    sweep,
+    tensor_bytes,
+    tensors_in,
+    write_atomically,
+)
 from vestige.shadows.heads import HeadFactory, ShadowHeads
 from vestige.streams import stream
 from vestige.training_sets import TrainingSets
@@ -65,32 +76,68 @@ class HeadShards:
             raise BadInput(f"Shards are counted from 0, there is none of number {number}.")
         if self.folder is None:
             return self._trained(number)
-        path = self.folder / f"heads-{self._family}-{number:06}.safetensors"
+        path = self._path(number)
         if path.is_file():
             return self._read(path, number)
         found = self._trained(number)
-        tensors = {
-            "weights": found.weights,
-            "members": found.sets.members,
-            "targets": found.sets.targets,
-        }
-        with explained(path, kept="finished shards are kept"):
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_atomically(path, tensor_bytes(tensors, self._said(number)))
+        self._keep(number, self._content(found, number))
         return found
 
-    def stream(self, count: int, first: int = 0) -> Iterator[ShadowHeads]:
-        """``count`` heads, shard after shard from number ``first`` on; the last may be cut."""
-        left, number = count, first
+    def stream(
+        self, count: int, first: int = 0, *, engine: Engine | None = None
+    ) -> Iterator[ShadowHeads]:
+        """``count`` heads, shard after shard from number ``first`` on; the last may be cut.
+
+        An engine's workers train shards ahead, no more of them than twice its workers; this process
+        writes them. Their content is the same.
+        """
+        left = count
+        shards = map(self.shard, itertools.count(first))
+        if engine is not None:
+            shards = self._made_ahead(range(first, first - (-count // self.heads)), engine)
         while left > 0:
-            found = self.shard(number)
+            found = next(shards)
             if len(found) > left:
                 sets = TrainingSets(found.sets.members[:left], found.sets.targets[:left])
                 found = ShadowHeads(found.weights[:left], sets)
             left -= len(found)
             progress.report(count - left, count)
             yield found
-            number += 1
+            del found  # so that one shard is in memory while the next one is made
+
+    def _made_ahead(self, numbers: range, engine: Engine) -> Iterator[ShadowHeads]:
+        """Shards in order: those in the folder, and between them what an engine's workers make."""
+        missing = {n for n in numbers if self.folder is None or not self._path(n).is_file()}
+        units = (Unit(self._family, number) for number in sorted(missing))
+        work = ShardWork(replace(self, folder=None))
+        with closing(results(engine, work, units, in_order=True)) as made:
+            for number in numbers:
+                if number not in missing:
+                    yield self.shard(number)
+                    continue
+                content = next(made).content
+                if self.folder is not None:
+                    self._keep(number, content)
+                yield self._checked(*tensors_in(content), number, f"Shard {number} of a worker")
+                del content
+
+    def _path(self, number: int) -> Path:
+        assert self.folder is not None
+        return self.folder / f"heads-{self._family}-{number:06}.safetensors"
+
+    def _content(self, found: ShadowHeads, number: int) -> bytes:
+        tensors = {
+            "weights": found.weights,
+            "members": found.sets.members,
+            "targets": found.sets.targets,
+        }
+        return tensor_bytes(tensors, self._said(number))
+
+    def _keep(self, number: int, content: bytes) -> None:
+        path = self._path(number)
+        with explained(path, kept="finished shards are kept"):
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_atomically(path, content)
 
     def _trained(self, number: int) -> ShadowHeads:
         generator = stream(self.seed, "shadow heads", number)
@@ -105,7 +152,12 @@ class HeadShards:
         }
 
     def _read(self, path: Path, number: int) -> ShadowHeads:
-        tensors, said = read_safetensors(path)
+        return self._checked(*read_safetensors(path), number, str(path))
+
+    def _checked(
+        self, tensors: dict[str, Tensor], said: dict[str, str], number: int, source: str
+    ) -> ShadowHeads:
+        """The shard of some content, or that it is none."""
         size = self.factory.training.makeup.size
         shapes = {
             "weights": (self.heads, self.factory.size),
@@ -120,6 +172,17 @@ class HeadShards:
             or any(tensors[name].dtype != torch.int64 for name in ("members", "targets"))
         ):
             raise Conflict(
-                f"{path} is not the shard that its name says: delete it, and it is made again."
+                f"{source} is not the shard that its name says: delete it, and it is made again."
             )
         return ShadowHeads(tensors["weights"], TrainingSets(tensors["members"], tensors["targets"]))
+
+
+@dataclass(frozen=True)
+class ShardWork:
+    """Shards as units of work, each the content of its file."""
+
+    shards: HeadShards
+
+    def __call__(self, number: int) -> bytes:
+        """Train a shard."""
+        return self.shards._content(self.shards.shard(number), number)
