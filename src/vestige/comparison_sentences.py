@@ -28,6 +28,9 @@ UNDEFENDED = "No defence"
 
 NOT_EVIDENCE = "This is not evidence of safety."
 
+TELLING = 0.25
+"""A rate whose upper limit lies beyond this looks like guessing only because trials are few."""
+
 
 @dataclass(frozen=True)
 class Offer:
@@ -144,10 +147,15 @@ def judge_comparison(
     )
     if len(hidden) == len(exposed):
         offer = _hiding(offers[hidden[0]], plan)[0]
+        known = _rate(offer.cell).upper <= TELLING
         return Verdict(
             kind=VerdictKind.DEMONSTRATED,
-            headline=f"Undefended releases give records away; at most {budget} of accuracy buys a "
-            "defence under which these attacks cannot be told from guessing.",
+            headline="Undefended releases give records away; "
+            + (
+                f"a defence within {budget} left these attacks guessing."
+                if known
+                else f"what a defence within {budget} hides needs more trials."
+            ),
             lede=f"{lede} With {offer.point.label} the hits are "
             f"{rate_with_limits(_rate(offer.cell))}. {NOT_EVIDENCE}",
             attack=worst.strongest,
