@@ -19,6 +19,7 @@ _HOME = {
     "ClippedNoise": "private_steps",
     "ClosedForm": "attacks",
     "Column": "records",
+    "CombinedInversion": "attacks",
     "ConvexFit": "convex",
     "DeepLeakage": "attacks",
     "ExactInversion": "attacks",
@@ -86,6 +87,7 @@ __all__ = [
     "ClippedNoise",
     "ClosedForm",
     "Column",
+    "CombinedInversion",
     "ConvexFit",
     "DeepLeakage",
     "ExactInversion",
@@ -163,6 +165,7 @@ if TYPE_CHECKING:
     from vestige import datasets, distances, networks
     from vestige.attacks import (
         ClosedForm,
+        CombinedInversion,
         DeepLeakage,
         ExactInversion,
         FeatureInversion,

@@ -1,6 +1,7 @@
 """Attacks: one file is one published method; each is one line here."""
 
 from vestige.attacks.closed_form import ClosedForm
+from vestige.attacks.combined_inversion import CombinedInversion
 from vestige.attacks.deep_leakage import DeepLeakage
 from vestige.attacks.exact_inversion import ExactInversion
 from vestige.attacks.feature_inversion import FeatureInversion
@@ -14,6 +15,7 @@ from vestige.attacks.reconstructor_network import ReconstructorNetwork
 
 __all__ = [
     "ClosedForm",
+    "CombinedInversion",
     "DeepLeakage",
     "ExactInversion",
     "FeatureInversion",
