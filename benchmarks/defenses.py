@@ -88,7 +88,7 @@ def improved(point: DefendedPoint) -> bool:
     (cell,) = point.cells
     assert not cell.problem, cell.problem
     errors = {measure.attack: measure.error.value for measure in cell.measures}
-    others = [errors["Combined Inversion"], errors["Deep Leakage"]]
+    others = [errors["Combined inversion"], errors["Deep Leakage"]]
     return min(others) < errors["Inverting Gradients"]
 
 

@@ -22,6 +22,7 @@ _HOME = {
     "ComparedServer": "comparison_plan",
     "Comparison": "comparison",
     "ComparisonPlan": "comparison_plan",
+    "CombinedInversion": "attacks",
     "ConvexFit": "convex",
     "DeepLeakage": "attacks",
     "ExactInversion": "attacks",
@@ -93,6 +94,7 @@ __all__ = [
     "ClippedNoise",
     "ClosedForm",
     "Column",
+    "CombinedInversion",
     "ComparedServer",
     "Comparison",
     "ComparisonPlan",
@@ -177,6 +179,7 @@ if TYPE_CHECKING:
     from vestige import datasets, distances, networks
     from vestige.attacks import (
         ClosedForm,
+        CombinedInversion,
         DeepLeakage,
         ExactInversion,
         FeatureInversion,

@@ -1,6 +1,7 @@
 """Attacks: one file is one published method; each is one line here."""
 
 from vestige.attacks.closed_form import ClosedForm
+from vestige.attacks.combined_inversion import CombinedInversion
 from vestige.attacks.deep_leakage import DeepLeakage
 from vestige.attacks.exact_inversion import ExactInversion
 from vestige.attacks.feature_inversion import FeatureInversion
@@ -15,6 +16,7 @@ from vestige.attacks.tensor_features import TensorFeatures
 
 __all__ = [
     "ClosedForm",
+    "CombinedInversion",
     "DeepLeakage",
     "ExactInversion",
     "FeatureInversion",

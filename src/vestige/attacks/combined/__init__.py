@@ -1,0 +1,1 @@
+"""Terms of the combined attack on defended gradients: pieces of ``CombinedInversion``."""
