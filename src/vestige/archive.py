@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal, TypeVar
 
+import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor
 
@@ -71,7 +72,15 @@ def load_observation(path: str | Path) -> Observation:
     release = _KINDS[facts.kind](_under(tensors, "release/"), _under(tensors, "buffers/"))
     if isinstance(release, GradientSequenceRelease):
         release = replace(release, known_sampled=tensors.get("known_sampled"))
-    return Observation(release, Hints(facts.batch_size, tensors.get("hints/labels")))
+    labels = tensors.get("hints/labels")
+    if labels is not None and (labels.dim() != 1 or labels.dtype != torch.int64 or not len(labels)):
+        raise BadInput(
+            f"{path} holds labels of type {labels.dtype} and shape {tuple(labels.shape)}: write "
+            "them as a row of int64, one for each record."
+        )
+    if facts.batch_size is not None and facts.batch_size < 1:
+        raise BadInput(f"{path} says a batch of {facts.batch_size} records: write at least 1.")
+    return Observation(release, Hints(facts.batch_size, labels))
 
 
 def load_captured(path: str | Path, *, update: bool = False) -> Observation:

@@ -201,7 +201,7 @@ def run(
     opened = (
         nullcontext(MemoryStore())
         if directory is None
-        else RunDirectory.opened(directory, manifest)
+        else RunDirectory.opened(directory, manifest, tuple(audit.all_attacks))
     )
     with opened as store:
         failure = None

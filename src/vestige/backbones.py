@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -66,7 +67,9 @@ def save_backbone(path: Path, form: BackboneForm, backbone: nn.Module) -> None:
 def load_backbone(name: str | Path) -> tuple[nn.Sequential, BackboneForm]:
     """Read a backbone that comes with the package by its name, or another by its path."""
     path = SHIPPED / f"{name}.safetensors" if isinstance(name, str) else name
-    if not path.is_file():
+    # A name is no path: with a part such as .. it would lead out of the package.
+    named = not isinstance(name, str) or Path(name).name == name
+    if not named or not os.path.isfile(path):
         shipped = ", ".join(sorted(file.stem for file in SHIPPED.glob("*.safetensors"))) or "none"
         raise BadInput(
             f"There is no backbone {str(name)!r}: name one that comes with the package "
@@ -76,12 +79,17 @@ def load_backbone(name: str | Path) -> tuple[nn.Sequential, BackboneForm]:
     try:
         fields = json.loads(notes["form"])
         form = BackboneForm(**{**fields, "blocks": tuple(map(tuple, fields["blocks"]))})
+        with torch.device("meta"):  # a form can claim any size: shapes are compared without memory
+            claimed = {name: value.shape for name, value in form.build().state_dict().items()}
+        if claimed != {name: value.shape for name, value in tensors.items()}:
+            raise BadInput("its weights are not those of its form")
         backbone = form.build()
         backbone.load_state_dict(_like(tensors, backbone))
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+    except Exception as error:  # what a form claims can fail in any layer
+        said = (str(error).splitlines() or [type(error).__name__])[0][:160].rstrip(".")
         raise BadInput(
-            f"{path} holds no backbone that this version reads ({str(error).splitlines()[0]}): "
-            "train it again with scripts/train_backbone.py."
+            f"{path} holds no backbone that this version reads ({said}): train it again with "
+            "scripts/train_backbone.py."
         ) from error
     return backbone, form
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +25,15 @@ from vestige.records import Column, ImageSpace, Prior, Records, Space, TableSpac
 from vestige.simulation import LocalTraining, Normalization, Simulator
 from vestige.streams import stream
 from vestige.user_code import load_model
+
+MOST_VALUES = 2**28
+"""Most numbers of a batch of records: a gigabyte, which attacks hold many times over."""
+
+NOISE_RECORDS = 64
+"""Records of noise that stand for a prior where there is none."""
+
+MOST_CLASSES = 100_000
+"""Most classes: every one has a name, and no classifier has more."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +111,8 @@ class Capture:
         """What the attacker sees, on the device and in the precision of the model."""
         labels = self.held.hints.labels
         if self.labels:
-            labels = torch.tensor(_integers(self.labels, "--labels"))
+            typed = _integers(self.labels, "--labels")
+            labels = torch.tensor([min(max(label, -1), MOST_CLASSES) for label in typed])
         if labels is not None:
             if len(labels) != self._size:
                 raise BadInput(
@@ -171,10 +182,15 @@ class Capture:
         classes = self.classes or simulator.classes
         if not classes:
             raise BadInput("The model has no linear head to count classes from: give --classes.")
+        if classes > MOST_CLASSES:
+            raise BadInput(
+                f"{classes:,} classes are more than a classifier has: give --classes up to "
+                f"{MOST_CLASSES:,}."
+            )
         return _space(self.shape, classes)
 
 
-def noise_prior(space: Space, count: int = 64) -> Prior:
+def noise_prior(space: Space, count: int = NOISE_RECORDS) -> Prior:
     """Uniform noise, for attackers who have collected nothing."""
     generator = stream(0, "noise prior")
     classes = len(space.class_names)
@@ -186,6 +202,11 @@ def noise_prior(space: Space, count: int = 64) -> Prior:
 def _space(shape: str, classes: int) -> Space:
     names = tuple(str(c) for c in range(classes))
     sizes = _integers(shape, "--shape")
+    if min(sizes) > 0 and math.prod(sizes) > MOST_VALUES // NOISE_RECORDS:
+        raise BadInput(
+            f"--shape {shape[:80]} is a record of more than {MOST_VALUES // NOISE_RECORDS:,} "
+            "numbers: give the shape that the model takes."
+        )
     if len(sizes) == 3 and min(sizes) > 0:
         return ImageSpace(sizes[0], sizes[1], sizes[2], class_names=names)
     if len(sizes) == 1 and sizes[0] > 0:
@@ -199,6 +220,11 @@ def _space(shape: str, classes: int) -> Space:
 def _check_fit(simulator: Simulator, space: Space, size: int) -> None:
     """Say plainly, before an attack starts, when model and records do not fit together."""
     like = next(iter(simulator.parameters.values()))
+    if size * math.prod(space.shape) > MOST_VALUES:
+        raise BadInput(
+            f"{size:,} records of shape {_listed(space.shape)} are more than {MOST_VALUES:,} "
+            "numbers: give a smaller --batch-size."
+        )
     try:
         records = torch.rand((size, *space.shape), generator=stream(0, "fit")).to(like)
         with torch.no_grad():

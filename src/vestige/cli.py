@@ -380,12 +380,12 @@ def _finish(record: Record | Study, page: Path, fail_above: float | None = None)
 
     verdict = record.verdict
     typer.secho(verdict.kind.replace("_", " "), bold=True)
-    typer.echo(verdict.headline)
+    typer.echo(_printable(verdict.headline))
     if verdict.lede.lower() not in verdict.headline.lower():
-        typer.echo(verdict.lede)
+        typer.echo(_printable(verdict.lede))
     if verdict.remedy:
-        typer.echo(verdict.remedy)
-    typer.echo(f"Page: {page}")
+        typer.echo(_printable(verdict.remedy))
+    typer.echo(_printable(f"Page: {page}"))
     if not isinstance(record, Record):
         if verdict.kind is VerdictKind.INVALID:
             raise typer.Exit(INVALID)
@@ -400,10 +400,18 @@ def _finish(record: Record | Study, page: Path, fail_above: float | None = None)
         raise typer.Exit(ABOVE)
 
 
+def _printable(text: str) -> str:
+    """What a terminal can be given: a file or its name may hold control codes, or no text at all.
+
+    Bidirectional controls and lone surrogates are unprintable too.
+    """
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
 def main() -> None:
     """Run the command line; a problem the user can mend is one sentence and exit code 2."""
     try:
         app()
     except VestigeError as problem:
-        typer.echo(f"vestige: {' '.join(str(problem).split())}", err=True)
+        typer.echo(_printable(f"vestige: {' '.join(str(problem).split())}"), err=True)
         sys.exit(INTERRUPTED if isinstance(problem, Interrupted) else INVALID)

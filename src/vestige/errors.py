@@ -6,6 +6,16 @@ and exits with code 2.
 
 from __future__ import annotations
 
+import reprlib
+
+_BRIEF = reprlib.Repr()
+_BRIEF.maxstring = _BRIEF.maxother = _BRIEF.maxlong = 80
+
+
+def brief(value: object) -> str:
+    """A value from somebody's file, for a sentence: however long or deep it is."""
+    return _BRIEF.repr(value)
+
 
 class VestigeError(Exception):
     """A problem the user can mend."""

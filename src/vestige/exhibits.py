@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from vestige.errors import BadInput
 from vestige.rates import NOTHING, allowed_rank
 from vestige.record import AttackRecord, Exhibit, Outcome, Picture, Record
 from vestige.store import MemoryStore, RunDirectory, TrialResult
@@ -32,6 +33,19 @@ def _closeness(outcome: Outcome) -> tuple[float, int]:
 
 
 def _exhibit(
+    record: Record, attack: AttackRecord, outcome: Outcome, place: int, result: TrialResult
+) -> Exhibit:
+    try:
+        return _drawn(record, attack, outcome, place, result)
+    except (LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise BadInput(
+            f"The file of trial {outcome.trial} lacks records or reconstructions that it should "
+            f"hold: delete trials/{outcome.trial:06d}.safetensors in the run's folder and run the "
+            "same command again."
+        ) from error
+
+
+def _drawn(
     record: Record, attack: AttackRecord, outcome: Outcome, place: int, result: TrialResult
 ) -> Exhibit:
     secrets, slot = result.tensors["secret/x"], result.slot

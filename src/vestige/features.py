@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from vestige import progress
-from vestige.errors import BadInput
+from vestige.errors import BadInput, VestigeError
 from vestige.files import read_safetensors, tensor_bytes, write_atomically
 from vestige.heads import HeadedModel
 from vestige.records import Records
@@ -42,13 +42,23 @@ def features_of(simulator: Simulator, records: Records, folder: Path | None = No
         return _computed(simulator, model, records)
     path = folder / f"{content_hash(simulator, records)}.safetensors"
     if path.is_file():
-        kept = read_safetensors(path)[0]["features"]
-        if kept.shape == (len(records), model.width):
+        kept = _kept(path)
+        shape = (len(records), model.width)
+        if kept is not None and kept.shape == shape and kept.is_floating_point():
             return kept
     found = _computed(simulator, model, records)
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(path, tensor_bytes({"features": found}, {}))
     return found
+
+
+def _kept(path: Path) -> Tensor | None:
+    """Finite features from a file; None where it is damaged: they are computed again."""
+    try:
+        found = read_safetensors(path)[0].get("features")
+    except VestigeError:
+        return None
+    return found if found is not None and bool(found.isfinite().all()) else None
 
 
 def content_hash(simulator: Simulator, records: Records) -> str:

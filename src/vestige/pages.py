@@ -10,8 +10,8 @@ from pydantic import ValidationError
 
 from vestige.bounds.statement import Statement
 from vestige.comparison import Comparison
-from vestige.errors import BadInput, NotFound
-from vestige.files import explained, write_atomically
+from vestige.errors import BadInput, NotFound, VestigeError, brief
+from vestige.files import explained, read_document, write_atomically
 from vestige.head_study import HeadStudy
 from vestige.noise_study import NoiseStudy
 from vestige.record import Record
@@ -42,29 +42,39 @@ def render_again(
         kept = next((p for p in (path / "record.json", *studies) if p.is_file()), None)
         if kept is None:
             directory = RunDirectory.existing(path)
+            planned = directory.manifest().get("trials")
             raise NotFound(
-                f"{path} holds {len(directory.finished())} of {directory.manifest().get('trials')} "
-                "trials and no Record yet: run the audit again with the same command, it goes on."
+                f"{path} holds {len(directory.finished())} of {brief(planned)} trials and no "
+                "Record yet: run the audit again with the same command, it goes on."
             )
         path = kept
-    found = load_study(path) or judge(load_record(path))
+    found = load_study(path) or load_record(path)
     name = "page.html" if isinstance(found, Record) else f"{STUDIES[found.kind][1]}.html"
     page = out or path.parent / name
     if os.path.isdir(page):
         page = page / name
-    save_page(found, page, redact=redact)
-    return found, page
+    try:
+        judged = judge(found) if isinstance(found, Record) else found
+        save_page(judged, page, redact=redact)
+    except VestigeError:
+        raise
+    except Exception as error:  # every part can be sound and the whole make no sense
+        raise BadInput(
+            f"{path} holds numbers or pictures that do not belong together: write it anew with the "
+            "command that made it."
+        ) from error
+    return judged, page
 
 
 def load_study(path: Path) -> Study | None:
     """Read a study; None if the file holds something else, such as a Record, or cannot be read."""
     try:
-        content = path.read_bytes()
+        content = read_document(path)
         held = json.loads(content)
     except (OSError, ValueError, RecursionError):
         return None
     kind = held.get("kind") if isinstance(held, dict) else None
-    if kind not in STUDIES:
+    if not isinstance(kind, str) or kind not in STUDIES:
         return None
     document, name = STUDIES[kind]
     if held.get("schema_version") != document.model_fields["schema_version"].default:

@@ -7,12 +7,13 @@ alone, so two runs of one audit are equal but for that field.
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Iterator
 from enum import StrEnum
 from typing import Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 SCHEMA_VERSION = 2
 """The format of a Record; ``record_versions`` reads older ones and says what changed."""
@@ -207,6 +208,21 @@ class Picture(Document):
     shape: tuple[int, ...]
     pixels: str | None = None
     features: tuple[float, ...] | None = None
+
+    @model_validator(mode="after")
+    def _whole(self) -> Picture:
+        """Refuse a shape that the pixels or features do not fill: a page would stumble over it."""
+        if self.pixels is not None:
+            # Four characters of base64 are three bytes; the rest is padding.
+            padding = len(self.pixels) - len(self.pixels.rstrip("="))
+            held = len(self.pixels) // 4 * 3 - padding
+        elif self.features is not None:
+            held = len(self.features)
+        else:
+            raise ValueError("a picture holds pixels or features")
+        if min(self.shape, default=0) < 0 or math.prod(self.shape) != held:
+            raise ValueError("the pixels or features of a picture do not fill its shape")
+        return self
 
     @classmethod
     def of(cls, values: np.ndarray) -> Picture:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from vestige.errors import BadInput
+from vestige.errors import BadInput, brief
 from vestige.record import SCHEMA_VERSION, Record
 
 FROM_PRIOR = (
@@ -32,11 +32,11 @@ def current(document: dict[str, Any], name: str) -> dict[str, Any]:
         return document
     if version > SCHEMA_VERSION:
         raise BadInput(
-            f"{name} was written in format {version} by a newer Vestige, this one reads formats "
+            f"{name} was written in format {brief(version)} by a newer Vestige, this one reads formats "
             f"1 to {SCHEMA_VERSION}: update Vestige to read it."
         )
     if version < 1:
-        raise BadInput(f"{name} says format {version}, which never was: run the audit again.")
+        raise BadInput(f"{name} says format {brief(version)}, which never was: run the audit again.")
     for step in _STEPS[version - 1 :]:
         document = step(document)
     return document

@@ -13,7 +13,7 @@ import errno
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from vestige.errors import BadInput, Conflict, NotFound, VestigeError
+from vestige.errors import BadInput, Conflict, NotFound, VestigeError, brief
 from vestige.files import (
     explained,
     opened_safetensors,
+    read_document,
     sweep,
     tensor_bytes,
     tensors_in,
@@ -40,7 +41,7 @@ _KEPT = "finished trials are kept"
 
 _DIFFERENCES = {
     "fingerprint": "another audit: its victim, records, attacks or settings are not these",
-    "title": "an audit of another title, {held!r}",
+    "title": "an audit of another title, {held}",
     "trials": "an audit of {held} trials, not {wanted}",
     "seed": "an audit with seed {held}, not {wanted}",
 }
@@ -125,20 +126,31 @@ class RunDirectory:
 
     @classmethod
     @contextmanager
-    def opened(cls, path: str | Path, manifest: Mapping[str, str | int]) -> Iterator[RunDirectory]:
-        """Create a run directory, or go on with one of the same audit; one process at a time."""
+    def opened(
+        cls,
+        path: str | Path,
+        manifest: Mapping[str, str | int],
+        attacks: Collection[str] = (),
+    ) -> Iterator[RunDirectory]:
+        """Create a run directory, or go on with one of the same audit; one process at a time.
+
+        Finished trials must hold an outcome of each of the ``attacks``.
+        """
         run = cls(Path(path))
         wanted = {**manifest, "schema": SCHEMA_VERSION}
         with explained(run.path):
             run._refuse_others(wanted)
             run.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            lock = os.open(run.path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+            run._refuse_links()
+            lock = os.open(run.path / "lock", os.O_RDWR | os.O_CREAT | _NO_LINK, 0o600)
         try:
             _lock(lock, run.path)
             with explained(run.path):
                 run._claim(wanted)
             for trial in run.finished():
-                run.read(trial)  # damage is said before hours of work, not after
+                held = run.read(trial)  # damage is said before hours of work, not after
+                if not set(attacks) <= set(held.outcomes):
+                    raise BadInput(_damaged(run._trial(trial), _DELETE))
             yield run
         finally:
             os.close(lock)
@@ -150,6 +162,15 @@ class RunDirectory:
         if not (run.path / "manifest.json").is_file():
             raise NotFound(f"{path} is no run directory: give the folder that an audit wrote.")
         return run
+
+    def _refuse_links(self) -> None:
+        """Raise Conflict if a link would let the run write outside of its folder."""
+        for name in ("lock", "trials"):
+            if (self.path / name).is_symlink():
+                raise Conflict(
+                    f"{self.path / name} is a link to somewhere else: remove it, or name a new "
+                    "folder."
+                )
 
     def _refuse_others(self, wanted: Mapping[str, str | int]) -> None:
         """Raise Conflict, before anything is written, if the folder holds something else."""
@@ -167,13 +188,13 @@ class RunDirectory:
         held = self.manifest()
         if held.get("schema") != wanted["schema"]:
             raise Conflict(
-                f"{self.path} was written in format {held.get('schema')}, this is format "
+                f"{self.path} was written in format {brief(held.get('schema'))}, this is format "
                 f"{wanted['schema']}: name a new folder, or use the version that wrote it."
             )
         for key in wanted:
             if held.get(key) != wanted[key]:
                 said = _DIFFERENCES.get(key, "another audit, with another " + key)
-                said = said.format(held=held.get(key), wanted=wanted[key])
+                said = said.format(held=brief(held.get(key)), wanted=wanted[key])
                 raise Conflict(
                     f"{self.path} holds {said}; name a new folder, nothing was written here."
                 )
@@ -191,8 +212,8 @@ class RunDirectory:
     def manifest(self) -> dict[str, str | int]:
         """Which audit this is."""
         try:
-            held = json.loads((self.path / "manifest.json").read_bytes())
-        except (OSError, ValueError, RecursionError) as error:
+            held = json.loads(read_document(self.path / "manifest.json"))
+        except (OSError, ValueError, RecursionError, BadInput) as error:
             raise BadInput(_damaged(self.path / "manifest.json", "name a new folder")) from error
         if not isinstance(held, dict):
             raise BadInput(_damaged(self.path / "manifest.json", "name a new folder"))
@@ -217,7 +238,8 @@ class RunDirectory:
             facts = _Facts.model_validate_json(metadata["vestige"])
         except (KeyError, ValidationError, BadInput) as error:
             raise BadInput(_damaged(path, _DELETE)) from error
-        if facts.trial != trial:
+        named = [set(part) for part in (facts.outcomes, facts.seconds, facts.remarks)]
+        if facts.trial != trial or facts.slot < 0 or named != [named[0]] * 3:
             raise BadInput(_damaged(path, _DELETE))
         return facts.result(_StoredTensors(path, names))
 
@@ -271,7 +293,7 @@ def load_record(path: str | Path) -> Record:
     """Read a Record, or say why it cannot be read."""
     path = Path(path)
     try:
-        content = path.read_bytes()
+        content = read_document(path)
     except FileNotFoundError as error:
         raise NotFound(f"{path} does not exist: run the audit first.") from error
     except OSError as error:
@@ -297,6 +319,10 @@ def _no_record(path: Path, where: str) -> str:
     return f"{path} is damaged or no Record (at {where}): run the audit again to write it anew."
 
 
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
+"""Not every system can refuse to open a link."""
+
+
 _DELETE = "delete this file and run the same command again, the other trials are kept"
 
 
@@ -308,7 +334,7 @@ def _numbered(folder: Path) -> Iterator[int]:
     """Numbers of the trials in a folder; temporary and foreign files are not taken for trials."""
     if folder.is_dir():
         for path in folder.iterdir():
-            if re.fullmatch(r"[0-9]{6,}\.safetensors", path.name):
+            if re.fullmatch(r"[0-9]{6}\.safetensors|[1-9][0-9]{6,15}\.safetensors", path.name):
                 yield int(path.stem)
 
 

@@ -190,8 +190,8 @@ def _plain(name: str) -> str:
 @contextmanager
 def _kept_if_filled(folder: Path) -> Iterator[None]:
     """Make a private folder now, so that a refusal comes before the work; remove it if empty."""
-    made = not folder.exists()
     with explained(folder):
+        made = not folder.exists()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.chmod(0o700)
     try:

@@ -24,10 +24,13 @@ from vestige.trials import first_line
 
 def load_audit(file: Path) -> Audit:
     """Return the ``audit`` that a Python file defines."""
-    found = getattr(_module(file), "audit", None)
+    module = _module(file)
+    with _explained(file):  # a module may answer for its names, and they for themselves, by code
+        found = getattr(module, "audit", None)
+        fits = isinstance(found, Audit)
     if found is None:
         raise BadInput(f"{file} defines no audit: add a line 'audit = Audit(...)'.")
-    if not isinstance(found, Audit):
+    if not fits:
         raise BadInput(
             f"audit in {file} is a {type(found).__name__}: make it a vestige.Audit(...)."
         )
@@ -56,7 +59,8 @@ def load_model(reference: str, weights: Path | None = None) -> nn.Module:
             "makes the model."
         )
     module = _module(Path(source)) if source.endswith(".py") else _named_module(source)
-    factory = getattr(module, name, None)
+    with _explained(reference):
+        factory = getattr(module, name, None)
     if factory is None:
         raise NotFound(f"{source} has no {name!r}: name a function that returns the model.")
     model = factory
@@ -138,8 +142,8 @@ def _load_weights(model: nn.Module, path: Path) -> None:
     tensors, _ = read_safetensors(path)
     try:
         model.load_state_dict(tensors)
-    except RuntimeError as error:
-        said = str(error).splitlines()[-1].strip().rstrip(".")
+    except Exception as error:  # the model is the user's, and so is how it takes weights
+        said = (str(error).splitlines() or [type(error).__name__])[-1].strip().rstrip(".")
         raise BadInput(
             f"{path} does not fit the model ({said[:200]}): give the weights of this model."
         ) from error

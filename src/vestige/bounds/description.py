@@ -21,6 +21,7 @@ from vestige.bounds.mechanisms import (
     mechanism_from_json,
 )
 from vestige.errors import BadInput, NotFound
+from vestige.files import read_document
 
 USUAL_DELTA = 1e-5
 
@@ -108,7 +109,7 @@ class Description:
 
 def _from_file(path: Path | None) -> Mechanism:
     try:
-        return mechanism_from_json(Path(path or "").read_text(encoding="utf-8"))
+        return mechanism_from_json(read_document(Path(path or "")).decode("utf-8"))
     except (OSError, UnicodeDecodeError) as problem:
         raise NotFound(
             f"{path} cannot be read: give a file that holds a mechanism as JSON."

@@ -41,8 +41,8 @@ def require(holds: bool, sentence: str) -> None:
 
 def _check_steps(steps: int) -> None:
     require(
-        isinstance(steps, int) and not isinstance(steps, bool) and steps >= 1,
-        f"Steps are a whole number of at least 1, not {steps!r}.",
+        isinstance(steps, int) and not isinstance(steps, bool) and 1 <= steps <= LARGEST,
+        f"Steps are a whole number from 1 to 1e9, not {f'{steps!r}'[:40]}.",
     )
 
 
@@ -350,7 +350,12 @@ def mechanism_from_json(text: str) -> Mechanism:
         first = problem.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the top"
         raise BadInput(
-            f"This is not a mechanism as JSON: at {where}, {first['msg'].lower()}."
+            f"This is not a mechanism as JSON: at {where[:80]}, {first['msg'].lower()[:160]}."
+        ) from problem
+    except (ValueError, RecursionError, OverflowError) as problem:
+        # A number of thousands of digits is JSON to one reader and not to the other.
+        raise BadInput(
+            "This is not a mechanism as JSON: it holds a number that is too large."
         ) from problem
 
 
@@ -359,7 +364,7 @@ def _refuse_foreign(said: dict, mechanism: Mechanism) -> None:
     for name in said:
         require(
             name in {field.name for field in fields(mechanism)},
-            f"A mechanism of the kind {mechanism.kind!r} has no {name!r}: mend or drop it.",
+            f"A mechanism of the kind {mechanism.kind!r} has no {name[:80]!r}: mend or drop it.",
         )
     if isinstance(mechanism, Composition):
         for part, described in zip(said["parts"], mechanism.parts):

@@ -7,7 +7,9 @@ archives are read in place and never unpacked, and nothing is unpickled.
 from __future__ import annotations
 
 import gzip
+import io
 import math
+import os
 import struct
 import tarfile
 import zipfile
@@ -22,6 +24,15 @@ from vestige.errors import BadInput, NotFound, VestigeError
 
 # The largest idx file in use, EMNIST's training images, has 548 MB.
 _LARGEST_IDX = 2**30
+
+# The files of CIFAR-10 have 184 MB together; unpacking stops here, whatever an archive promises.
+_LARGEST_CIFAR = 2**29
+
+MOST_ARRAY_BYTES = 2**32
+"""Most that the arrays of an npz file, or the pictures of a folder, may take in memory together.
+
+CIFAR-10 takes 184 MB; records are copied a few times on their way, and laptops have 16 GB.
+"""
 
 # One byte for the label, then 32×32 red, green and blue bytes.
 _CIFAR_RECORD = 1 + 3 * 32 * 32
@@ -102,6 +113,8 @@ def read_cifar10_batches(paths: Sequence[Path]) -> Pair:
     pairs = []
     for path in paths:
         with reading(path, "a CIFAR-10 batch"):
+            if path.stat().st_size > _LARGEST_CIFAR:
+                raise BadInput(f"{path} is no batch of CIFAR-10: replace it with a good copy.")
             pairs.append(_cifar10_batch(path.read_bytes(), str(path)))
     return joined(pairs)
 
@@ -109,14 +122,15 @@ def read_cifar10_batches(paths: Sequence[Path]) -> Pair:
 def read_cifar10_archive(path: Path, members: Sequence[str]) -> Pair:
     """Read members of ``cifar-10-binary.tar.gz`` without unpacking it."""
     found: dict[str, Pair] = {}
-    with reading(path, "a gzipped tar archive"), tarfile.open(path, "r:gz") as archive:
+    with (
+        reading(path, "a gzipped tar archive"),
+        gzip.open(path, "rb") as unpacked,
+        tarfile.open(fileobj=_Bounded(unpacked, path), mode="r|") as archive,
+    ):
         for member in archive:
             name = member.name.rpartition("/")[2]
             if name not in members or not member.isfile() or name in found:
                 continue
-            # The original batches have 31 MB; a member's size is known before it is read.
-            if member.size > _LARGEST_IDX:
-                raise BadInput(f"{path} holds an oversized {name}: replace it with a good copy.")
             stream = archive.extractfile(member)
             if stream is not None:
                 found[name] = _cifar10_batch(stream.read(), f"{name} in {path}")
@@ -129,14 +143,37 @@ def read_cifar10_archive(path: Path, members: Sequence[str]) -> Pair:
     return joined([found[name] for name in members])
 
 
+class _Bounded(io.RawIOBase):
+    """What an archive unpacks to, up to a limit: a small file can hold terabytes of zeros."""
+
+    def __init__(self, stream: gzip.GzipFile, path: Path) -> None:
+        self._stream, self._path, self._left = stream, path, _LARGEST_CIFAR
+
+    def read(self, size: int = -1) -> bytes:
+        """Read some more."""
+        content = self._stream.read(size)
+        self._left -= len(content)
+        if self._left < 0:
+            raise BadInput(
+                f"{self._path} unpacks to more than {_LARGEST_CIFAR:,} bytes, which CIFAR-10 does "
+                "not: replace it with a good copy."
+            )
+        return content
+
+
 def read_npz(path: Path) -> dict[str, NDArray[np.generic]]:
-    """Read all arrays of an npz file, without unpickling."""
-    if not path.is_file():
+    """Read all arrays of an npz file, without unpickling.
+
+    Its members are never unpacked to files, so their names lead nowhere.
+    """
+    # os.path says no to a name the file system cannot hold, where Path raises.
+    if not os.path.isfile(path):
         raise NotFound(f"There is no file {path}: give the path of an npz file.")
     arrays: dict[str, NDArray[np.generic]] = {}
     with reading(path, "an npz file"):
         if not zipfile.is_zipfile(path):
             raise BadInput(f"{path} is no npz file: write it with numpy.savez.")
+        _refuse_sizes(path)
         with np.load(path, allow_pickle=False) as archive:
             for key in archive.files:
                 try:
@@ -151,6 +188,35 @@ def read_npz(path: Path) -> dict[str, NDArray[np.generic]]:
                 if isinstance(array, np.ndarray):
                     arrays[key] = array
     return arrays
+
+
+def _refuse_sizes(path: Path) -> None:
+    """Refuse arrays that are too large, or larger than what is stored of them, before reading."""
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+        # zipfile reads no more of a member than this size says, so it can be believed.
+        total = sum(member.file_size for member in members)
+        if total > MOST_ARRAY_BYTES:
+            raise BadInput(
+                f"{path} unpacks to {total:,} bytes and at most {MOST_ARRAY_BYTES:,} are read: "
+                "save fewer records, or pass arrays of your own to from_tensors."
+            )
+        for member in members:
+            if not member.filename.endswith(".npy"):
+                continue
+            with archive.open(member) as stream:
+                version = np.lib.format.read_magic(stream)
+                read = (
+                    np.lib.format.read_array_header_1_0
+                    if version == (1, 0)
+                    else np.lib.format.read_array_header_2_0
+                )
+                shape, _, dtype = read(stream)
+                if not dtype.hasobject and math.prod(shape) * dtype.itemsize > member.file_size:
+                    raise BadInput(
+                        f"{path} promises an array of shape {shape} and does not hold it: replace "
+                        "it with a good copy."
+                    )
 
 
 def _cifar10_batch(content: bytes, source: str) -> Pair:

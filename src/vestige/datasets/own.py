@@ -186,7 +186,8 @@ def from_npz(
     arrays = read_npz(file)
     x, y = _pair(arrays, file, part)
     if class_names is None and "class_names" in arrays:
-        class_names = tuple(str(name) for name in arrays["class_names"].reshape(-1).tolist())
+        with reading(file, "names of classes"):
+            class_names = tuple(str(name) for name in arrays["class_names"].reshape(-1).tolist())
     with naming(file):
         return from_tensors(x, y, class_names=class_names, noun=noun)
 
@@ -282,7 +283,12 @@ def _class_names(labels: Tensor, given: Sequence[str] | None) -> tuple[str, ...]
                 f"Labels run from {low} to {high}, but there are {len(given)} class names: labels "
                 f"must lie in 0 … {len(given) - 1}."
             )
-        return tuple(str(name) for name in given)
+        names = tuple(str(name) for name in given)
+        for name in names:
+            # A folder's name can be any bytes; a Record could not be written with it.
+            if any("\ud800" <= character <= "\udfff" for character in name):
+                raise BadInput(f"The class name {name!a} is not valid UTF-8: rename it.")
+        return names
     if low < 0 or high >= _MOST_CLASSES:
         raise BadInput(f"Labels run from {low} to {high}: number the classes from 0.")
     return tuple(str(label) for label in range(high + 1))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,8 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from vestige.datasets.formats import reading
+from vestige.datasets.formats import MOST_ARRAY_BYTES, reading
 from vestige.errors import BadInput, NotFound
+
+MOST_PIXELS = 2**26
+"""Most pixels of one picture: 8192 × 8192. A file of a few kilobytes can claim a billion."""
+
+_RUNS_PROGRAMS = "EPS"
+"""The one format that PIL draws by starting another program, whatever the file's name says."""
 
 
 @dataclass(frozen=True)
@@ -24,9 +32,11 @@ class PictureFolder:
 
 def read_folder(root: Path, size: tuple[int, int] | None) -> PictureFolder:
     """Read all pictures of a folder, resized to (height, width) if a size is given."""
-    if not root.is_dir():
+    # os.path says no to a name the file system cannot hold, where Path raises.
+    if not os.path.isdir(root):
         raise NotFound(f"There is no folder {root}: give one with a subfolder for each class.")
-    classes = sorted(p for p in root.iterdir() if p.is_dir() and not p.name.startswith("."))
+    with reading(root, "a folder of pictures"):
+        classes = sorted(p for p in root.iterdir() if p.is_dir() and not p.name.startswith("."))
     if not classes:
         raise BadInput(
             f"{root} has no subfolders: make one for each class and put its pictures there."
@@ -34,8 +44,10 @@ def read_folder(root: Path, size: tuple[int, int] | None) -> PictureFolder:
     pictures: list[Image.Image] = []
     labels: list[int] = []
     first: Path | None = None
+    taken = 0
     for label, folder in enumerate(classes):
-        files = _picture_files(folder)
+        with reading(folder, "a folder of pictures"):
+            files = _picture_files(folder)
         if not files:
             raise BadInput(f"{folder} holds no pictures: add some or remove the folder.")
         for file in files:
@@ -46,6 +58,12 @@ def read_folder(root: Path, size: tuple[int, int] | None) -> PictureFolder:
                 raise BadInput(
                     f"{first} has {_pixels(pictures[0])} pixels and {file} has {_pixels(picture)}: "
                     "pass size=(height, width) to resize all pictures."
+                )
+            taken += picture.width * picture.height * len(picture.getbands())
+            if taken > MOST_ARRAY_BYTES:
+                raise BadInput(
+                    f"The pictures in {root} take more than {MOST_ARRAY_BYTES:,} bytes: pass a "
+                    "smaller size=(height, width), or take fewer."
                 )
             pictures.append(picture)
             labels.append(label)
@@ -77,9 +95,8 @@ def channels_first(picture: Image.Image) -> NDArray[np.uint8]:
 
 def _picture_files(folder: Path) -> list[Path]:
     """Files below a folder that have the ending of a picture PIL can open, in order."""
-    endings = {
-        ending for ending, kind in Image.registered_extensions().items() if kind in Image.OPEN
-    }
+    known = set(_formats())
+    endings = {ending for ending, kind in Image.registered_extensions().items() if kind in known}
     return sorted(
         path
         for path in folder.rglob("*")
@@ -87,9 +104,24 @@ def _picture_files(folder: Path) -> list[Path]:
     )
 
 
+def _formats() -> list[str]:
+    Image.init()
+    return [kind for kind in Image.OPEN if kind != _RUNS_PROGRAMS]
+
+
 def _picture(path: Path, size: tuple[int, int] | None) -> Image.Image:
     """Open a picture and resize it to (height, width)."""
-    with reading(path, "a picture"), Image.open(path) as opened:
+    with (
+        reading(path, "a picture"),
+        warnings.catch_warnings(action="ignore", category=Image.DecompressionBombWarning),
+        Image.open(path, formats=_formats()) as opened,
+    ):
+        # Nothing is decoded before pixels are asked for, so the claim costs nothing yet.
+        if opened.width * opened.height > MOST_PIXELS:
+            raise BadInput(
+                f"{path} has {_pixels(opened)} pixels and at most {MOST_PIXELS:,} are read: make "
+                "it smaller, or cut it into parts."
+            )
         picture = eight_bit(opened, str(path))
         if size is None:
             return picture

@@ -52,7 +52,7 @@ def find(layouts: Sequence[Layout], among: Sequence[Path]) -> tuple[Path, ...] |
     for folder in among:
         for layout in layouts:
             paths = tuple(folder / name for name in layout)
-            if all(path.is_file() for path in paths):
+            if all(os.path.isfile(path) for path in paths):
                 return paths
     return None
 

@@ -9,6 +9,7 @@ is whole.
 from __future__ import annotations
 
 import copy
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -21,7 +22,13 @@ from torch import Tensor, nn
 from vestige.archive import load_observation, save_observation
 from vestige.bounds.mechanisms import Mechanism, mechanism_from_json, mechanism_to_json
 from vestige.errors import BadInput, Conflict, NotFound
-from vestige.files import explained, read_safetensors, tensor_bytes, write_atomically
+from vestige.files import (
+    explained,
+    read_document,
+    read_safetensors,
+    tensor_bytes,
+    write_atomically,
+)
 from vestige.observations import GradientRelease, Observation, Public
 from vestige.private_steps import ClippedNoise
 from vestige.records import Prior
@@ -123,7 +130,7 @@ def load_captured_run(folder: str | Path) -> CapturedRun:
     if not os.path.isdir(folder):
         raise NotFound(f"{folder} is no folder: give one that a capture was saved to.")
     try:
-        text = (folder / _MECHANISM).read_text(encoding="utf-8")
+        text = read_document(folder / _MECHANISM).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise NotFound(
             f"{folder} holds no readable {_MECHANISM}: give a folder that a capture was saved to."
@@ -182,7 +189,7 @@ def read_step(folder: Path, number: int) -> CapturedStep:
     observation = load_observation(gradient)
     if facts.number != number or not isinstance(observation.release, GradientRelease):
         raise BadInput(f"{gradient} and {path} are not of one step: capture the training again.")
-    if not (facts.expected_batch_size > 0 and 0 < facts.sampling_rate <= 1):
+    if not (0 < facts.expected_batch_size < math.inf and 0 < facts.sampling_rate <= 1):
         raise BadInput(
             f"{path} says a batch of {facts.expected_batch_size:g} at the sampling rate "
             f"{facts.sampling_rate:g}, which no training has: capture it again."

@@ -7,6 +7,7 @@ when a prior is made or loaded: it is the extra ``diffusion``.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from dataclasses import dataclass
@@ -18,8 +19,15 @@ from typing import Any, Literal, Protocol, cast, get_args
 import torch
 from torch import Tensor, nn
 
-from vestige.errors import BadInput, NotFound
-from vestige.files import explained, read_safetensors, tensor_bytes, write_atomically
+from vestige.errors import BadInput, NotFound, brief
+from vestige.files import (
+    explained,
+    opened_safetensors,
+    read_document,
+    read_safetensors,
+    tensor_bytes,
+    write_atomically,
+)
 from vestige.priors.schedule import NoiseSchedule
 from vestige.records import ImageSpace, Space
 
@@ -33,6 +41,12 @@ CHUNK = 256
 """Images that go through the network at a time."""
 
 WEIGHTS = "diffusion_pytorch_model"
+
+MOST_TIMES = 100_000
+"""Most times of a noise schedule; published ones have 1,000, and each is a number in memory."""
+
+MOST_SIDE = 4096
+"""Most pixels of an image's side: one image in the network's layers takes gigabytes beyond it."""
 
 
 class ImagePrior(Protocol):
@@ -70,7 +84,7 @@ class DiffusionPrior:
     def __post_init__(self) -> None:
         if self.prediction not in get_args(Prediction):
             raise BadInput(
-                f"A network that predicts {self.prediction!r} is not known here: use one that "
+                f"A network that predicts {brief(self.prediction)} is not known here: use one that "
                 f"predicts one of {', '.join(get_args(Prediction))}."
             )
 
@@ -165,21 +179,29 @@ class DiffusionPrior:
         noise = _read_json(scheduler / "scheduler_config.json")
         if config.get("_class_name", "UNet2DModel") != "UNet2DModel":
             raise BadInput(
-                f"{unet / 'config.json'} describes a {config['_class_name']}, which takes more "
-                "than a noisy image: use an unconditional model, a UNet2DModel."
+                f"{unet / 'config.json'} describes a {brief(config['_class_name'])}, which takes "
+                "more than a noisy image: use an unconditional model, a UNet2DModel."
             )
-        network = _network(config, unet)
-        network.load_state_dict(_weights(unet, network))
-        side = config.get("sample_size")
-        if side is None:
-            raise BadInput(f"{unet / 'config.json'} has no sample_size: add the size of images.")
-        height, width = (side, side) if isinstance(side, int) else side
+        clips = noise.get("clip_sample", True)
+        if not isinstance(clips, bool):
+            raise BadInput(
+                f"{scheduler / 'scheduler_config.json'} says clip_sample {brief(clips)}: write "
+                "true or false."
+            )
+        schedule = _schedule(noise, scheduler / "scheduler_config.json")
+        file = _weights_file(unet)
+        height, width = _sides(config, unet / "config.json")
+        network = _network(config, unet, file)
+        shape = (int(cast(Any, network).config.in_channels), height, width)
+        _refuse_misfit(network, shape, unet / "config.json")
+        weights = {name: tensor.float() for name, tensor in read_safetensors(file)[0].items()}
+        network.load_state_dict(weights, assign=True)
         return cls(
             network.eval().requires_grad_(False),
-            _schedule(noise, scheduler / "scheduler_config.json"),
-            (config["in_channels"], height, width),
+            schedule,
+            shape,
             noise.get("prediction_type", "epsilon"),
-            noise.get("clip_sample", True),
+            clips,
         )
 
     @classmethod
@@ -224,19 +246,74 @@ def imported_diffusers() -> ModuleType:
     return diffusers
 
 
-def _network(config: dict[str, Any], folder: Path) -> nn.Module:
-    # Building a network draws initial weights from torch's global stream, which is left as it was.
-    try:
-        with torch.random.fork_rng(devices=[]):
-            return imported_diffusers().UNet2DModel.from_config(config)
-    except (TypeError, ValueError, RuntimeError) as error:
+def _network(config: dict[str, Any], folder: Path, weights: Path) -> nn.Module:
+    """The network without memory for its weights: a configuration can claim any size."""
+    with opened_safetensors(weights) as file:
+        shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    layers = config.get("layers_per_block", 2)
+    if not isinstance(layers, int) or not 0 < layers <= max(2, len(shapes)):
         raise BadInput(
-            f"{folder / 'config.json'} does not describe a network ({str(error).splitlines()[0]}): "
-            "save the model again."
+            f"{folder / 'config.json'} says {brief(layers)} layers per block, and {weights} has "
+            "not as many tensors: take both from the same model."
+        )
+    library = imported_diffusers()
+    try:
+        with torch.device("meta"), torch.random.fork_rng(devices=[]):
+            network = library.UNet2DModel.from_config(config)
+        wanted = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
+    except Exception as error:  # a claim can fail in any layer
+        said = (str(error).splitlines() or [type(error).__name__])[0][:160].rstrip(".")
+        raise BadInput(
+            f"{folder / 'config.json'} does not describe a network ({said}): save the model again."
         ) from error
+    if shapes != wanted:
+        raise BadInput(
+            f"The weights in {weights} do not fit the network that {folder / 'config.json'} "
+            "describes: take both from the same model."
+        )
+    return network
 
 
-def _weights(folder: Path, network: nn.Module) -> dict[str, Tensor]:
+def _refuse_misfit(network: nn.Module, shape: tuple[int, ...], path: Path) -> None:
+    """Refuse a network that images of its own size do not pass through, by shapes alone."""
+    image = torch.empty((1, *shape), device="meta")
+    # A layer that torch cannot follow without numbers is no reason to refuse a network.
+    with contextlib.suppress(NotImplementedError), torch.no_grad():
+        try:
+            found = network(image, torch.zeros(1, device="meta")).sample.shape
+        except (RuntimeError, ValueError, TypeError, AttributeError) as error:
+            if isinstance(error, NotImplementedError):
+                raise
+            said = (str(error).splitlines() or [type(error).__name__])[0][:160].rstrip(".")
+            raise BadInput(
+                f"{path} describes a network that does not take images of {_size(shape)} ({said}): "
+                "mend its sample_size."
+            ) from error
+        if tuple(found) != (1, *shape):
+            raise BadInput(
+                f"{path} describes a network whose output is no image of {_size(shape)}: use an "
+                "unconditional model that predicts as many channels as it takes."
+            )
+
+
+def _sides(config: dict[str, Any], path: Path) -> tuple[int, int]:
+    side = config.get("sample_size")
+    if side is None:
+        raise BadInput(f"{path} has no sample_size: add the size of images.")
+    both = [side, side] if isinstance(side, int) else side
+    if not (
+        isinstance(both, list)
+        and len(both) == 2
+        and all(type(one) is int and 0 < one <= MOST_SIDE for one in both)
+    ):
+        raise BadInput(
+            f"{path} says a sample_size of {brief(side)}: write one or two whole numbers from 1 to "
+            f"{MOST_SIDE}."
+        )
+    return both[0], both[1]
+
+
+def _weights_file(folder: Path) -> Path:
     names = (f"{WEIGHTS}.safetensors", f"{WEIGHTS}.fp16.safetensors")
     found = next((folder / name for name in names if (folder / name).is_file()), None)
     if found is None and (folder / f"{WEIGHTS}.bin").is_file():
@@ -246,25 +323,25 @@ def _weights(folder: Path, network: nn.Module) -> dict[str, Tensor]:
         )
     if found is None:
         raise NotFound(f"{folder / names[0]} is missing: the folder of a prior needs its weights.")
-    read = read_safetensors(found)[0]
-    wanted = {name: weights.shape for name, weights in network.state_dict().items()}
-    if {name: weights.shape for name, weights in read.items()} != wanted:
-        raise BadInput(
-            f"The weights in {found} do not fit the network that {folder / 'config.json'} "
-            "describes: take both from the same model."
-        )
-    return {name: weights.float() for name, weights in read.items()}
+    return found
 
 
 def _schedule(config: dict[str, Any], path: Path) -> NoiseSchedule:
     # Every scheduler of diffusers for these models derives ᾱ from the same fields as DDPM's.
     fields = ("num_train_timesteps", "beta_start", "beta_end", "beta_schedule", "trained_betas")
     kept = {name: config[name] for name in fields if name in config}
+    times = kept.get("num_train_timesteps", 1000)
+    if type(times) is not int or not 1 < times <= MOST_TIMES:
+        raise BadInput(
+            f"{path} says {brief(times)} times of noise: write a whole number from 2 to "
+            f"{MOST_TIMES:,}."
+        )
+    library = imported_diffusers()
     try:
-        made = imported_diffusers().DDPMScheduler(**kept)
-    except (TypeError, ValueError, NotImplementedError) as error:
+        signal = library.DDPMScheduler(**kept).alphas_cumprod.double()
+    except Exception as error:  # fields of the wrong kind fail in many ways
         raise BadInput(f"{path} does not describe a noise schedule: save it again.") from error
-    return NoiseSchedule(made.alphas_cumprod.double())
+    return NoiseSchedule(signal)
 
 
 def _betas(schedule: NoiseSchedule) -> list[float]:
@@ -278,8 +355,8 @@ def _read_json(path: Path) -> dict[str, Any]:
             f"{path} is missing: a prior's folder holds model_index.json, unet/ and scheduler/."
         )
     try:
-        found = json.loads(path.read_text())
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        found = json.loads(read_document(path))
+    except (OSError, ValueError, RecursionError) as error:
         raise BadInput(f"{path} is no readable JSON: save the model again.") from error
     if not isinstance(found, dict):
         raise BadInput(f"{path} holds no JSON object: save the model again.")

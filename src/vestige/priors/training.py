@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
@@ -242,10 +243,15 @@ class _Run:
             )
         parts = {"weights": self.network.state_dict(), "average": self.average}
         parts |= {"first": self.first, "second": self.second}
+        wanted = {f"{part}/{n}": t.shape for part, named in parts.items() for n, t in named.items()}
+        step = metadata.get("step", "")
+        fits = wanted == {name: tensor.shape for name, tensor in tensors.items()}
+        if not fits or not re.fullmatch("[0-9]{1,12}", step):
+            raise BadInput(f"{path} is damaged: remove it, and the training begins anew.")
         for part, named in parts.items():
             for name, tensor in named.items():
                 tensor.copy_(tensors[f"{part}/{name}"])
-        self.step = int(metadata["step"])
+        self.step = int(step)
 
     def prior(self) -> DiffusionPrior:
         """The prior with the averaged weights."""

@@ -56,14 +56,15 @@ class HeadShards:
             raise BadInput("A shard holds at least one head.")
         if self.folder is None or not self.folder.is_dir():
             return
-        for found in self.folder.iterdir():
-            name = _NAME.fullmatch(found.name)
-            if name is not None and name["family"] != self._family:
-                raise Conflict(
-                    f"{self.folder} holds heads of another training, other records, another seed "
-                    "or another size of shards: name another folder."
-                )
-        sweep(self.folder)
+        with explained(self.folder):
+            for found in self.folder.iterdir():
+                name = _NAME.fullmatch(found.name)
+                if name is not None and name["family"] != self._family:
+                    raise Conflict(
+                        f"{self.folder} holds heads of another training, other records, another "
+                        "seed or another size of shards: name another folder."
+                    )
+            sweep(self.folder)
 
     @cached_property
     def _family(self) -> str:
@@ -170,6 +171,8 @@ class HeadShards:
             or said != self._said(number)
             or tensors["weights"].dtype != self.factory.features.dtype
             or any(tensors[name].dtype != torch.int64 for name in ("members", "targets"))
+            or not _inside(tensors["members"], len(self.factory.features))
+            or not _inside(tensors["targets"], self.factory.training.makeup.outputs)
         ):
             raise Conflict(
                 f"{source} is not the shard that its name says: delete it, and it is made again."
@@ -186,3 +189,8 @@ class ShardWork:
     def __call__(self, number: int) -> bytes:
         """Train a shard."""
         return self.shards._content(self.shards.shard(number), number)
+
+
+def _inside(indices: Tensor, count: int) -> bool:
+    """Whether whole numbers are indices of so many things."""
+    return bool(((indices >= 0) & (indices < count)).all())
