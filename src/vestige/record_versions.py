@@ -32,11 +32,13 @@ def current(document: dict[str, Any], name: str) -> dict[str, Any]:
         return document
     if version > SCHEMA_VERSION:
         raise BadInput(
-            f"{name} was written in format {brief(version)} by a newer Vestige, this one reads formats "
-            f"1 to {SCHEMA_VERSION}: update Vestige to read it."
+            f"{name} was written in format {brief(version)} by a newer Vestige, this one reads "
+            f"formats 1 to {SCHEMA_VERSION}: update Vestige to read it."
         )
     if version < 1:
-        raise BadInput(f"{name} says format {brief(version)}, which never was: run the audit again.")
+        raise BadInput(
+            f"{name} says format {brief(version)}, which never was: run the audit again."
+        )
     for step in _STEPS[version - 1 :]:
         document = step(document)
     return document

@@ -412,10 +412,11 @@ def test_a_damaged_checkpoint_of_a_prior_is_refused(place):
     pytest.importorskip("diffusers")
     from vestige.files import read_safetensors, tensor_bytes
     from vestige.priors.training import _Run
+    from vestige.training_processes import OneProcess
 
     images = draws(4, 1)
     training = PriorTraining(steps=1, batch_size=2, channels=(8, 8), groups=8)
-    _Run(images, training, torch.device("cpu")).keep(place / CHECKPOINT)
+    _Run(images, training, torch.device("cpu"), OneProcess()).keep(place / CHECKPOINT)
     tensors, said = read_safetensors(place / CHECKPOINT)
     name = sorted(tensors)[0]
     for changed, words in (
