@@ -60,6 +60,15 @@ class Place(StrEnum):
     RAY = "ray"
 
 
+EngineChoice = Annotated[
+    Place, typer.Option(help="Where trials run: in this process, local processes, a cluster.")
+]
+Workers = Annotated[
+    int, typer.Option(min=0, help="Processes, or CPUs of the cluster; 0: as many as there are.")
+]
+Address = Annotated[
+    str, typer.Option(help="Of a Ray cluster that runs; default: one on this machine.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 BoundsPage = Annotated[Path | None, typer.Option(help="Write a page with the curves here.")]
 
@@ -134,15 +143,9 @@ def audit(
     out: Out = None,
     redact: Redact = False,
     fail_above: FailAbove = None,
-    engine: Annotated[
-        Place, typer.Option(help="Where trials run: in this process, local processes, a cluster.")
-    ] = Place.HERE,
-    workers: Annotated[
-        int, typer.Option(min=0, help="Processes, or CPUs of the cluster; 0: as many as there are.")
-    ] = 0,
-    address: Annotated[
-        str, typer.Option(help="Of a Ray cluster that runs; default: one on this machine.")
-    ] = "",
+    engine: EngineChoice = Place.HERE,
+    workers: Workers = 0,
+    address: Address = "",
 ) -> None:
     """Run the audit that a Python file defines, and write its page."""
     from vestige.terminal import chosen_engine, run_and_render, torch_threads
@@ -170,17 +173,21 @@ def compare(
     threads: Threads = 1,
     out: Out = None,
     redact: Redact = False,
+    engine: EngineChoice = Place.HERE,
+    workers: Workers = 0,
+    address: Address = "",
 ) -> None:
     """Compare defences: what each costs in accuracy, what it leaves an attacker."""
     from vestige.comparison_terminal import compare_and_keep, show_comparison
     from vestige.record import VerdictKind
-    from vestige.terminal import torch_threads
+    from vestige.terminal import chosen_engine, torch_threads
     from vestige.user_code import load_comparison
 
     folder = out or Path("runs") / f"{file.stem}-{trials}-{seed}"
+    chosen = chosen_engine(engine, workers, address)
     with torch_threads(threads):
         found, kept = compare_and_keep(
-            load_comparison(file), trials, seed, budget, folder, redact=redact
+            load_comparison(file), trials, seed, budget, folder, redact=redact, engine=chosen
         )
     show_comparison(found, kept)
     if found.verdict.kind is VerdictKind.INVALID:

@@ -13,6 +13,7 @@ from vestige.comparison import AttackMeasure, Cell
 from vestige.comparison_figures import limited_mean, weakest_protection
 from vestige.comparison_plan import ComparedServer, ComparisonPlan
 from vestige.defenses import Defense
+from vestige.engines import Engine
 from vestige.error_floors import error_floor
 from vestige.errors import BadInput, Interrupted, NotFound
 from vestige.exhibits import picture
@@ -64,6 +65,7 @@ def measure_cell(
     seed: int,
     folder: Path,
     watcher: Watcher | None = None,
+    engine: Engine | None = None,
 ) -> MeasuredCell:
     """Audit a defence before a server; a defence that does not fit leaves its reason."""
     try:
@@ -71,14 +73,14 @@ def measure_cell(
         place = folder / _content_name(audit, trials, seed)
     except BadInput as problem:
         return MeasuredCell(Cell(server=server.name, problem=str(problem)))
-    record = finished_record(audit, place, trials, seed, watcher)
+    record = finished_record(audit, place, trials, seed, watcher, engine)
     if record.verdict.kind is VerdictKind.INVALID:
         return MeasuredCell(Cell(server=server.name, problem=_why_invalid(record)))
     static = None
     if plan.static and _differs_for_static(audit):
         unaware = plan.audit(server, defense, static=True)
         home = folder / _content_name(unaware, trials, seed)
-        static = finished_record(unaware, home, trials, seed, watcher)
+        static = finished_record(unaware, home, trials, seed, watcher, engine)
         if static.verdict.kind is VerdictKind.INVALID:
             problem = f"With an attacker who is not told of the defence: {_why_invalid(static)}"
             return MeasuredCell(Cell(server=server.name, problem=problem))
@@ -86,7 +88,12 @@ def measure_cell(
 
 
 def finished_record(
-    audit: Audit, place: Path, trials: int, seed: int, watcher: Watcher | None
+    audit: Audit,
+    place: Path,
+    trials: int,
+    seed: int,
+    watcher: Watcher | None,
+    engine: Engine | None = None,
 ) -> Record:
     """The Record of an audit that is finished in its folder; what is missing is run.
 
@@ -98,7 +105,7 @@ def finished_record(
         held = None
     if held is not None and held.failure is None and held.trials_finished == trials:
         return held
-    record = run(audit, trials=trials, seed=seed, directory=place, watcher=watcher)
+    record = run(audit, trials=trials, seed=seed, directory=place, watcher=watcher, engine=engine)
     if record.failure is not None and record.failure.attack is None:
         raise Interrupted(
             "Stopped; finished cells and trials are kept, and the same command goes on from there."

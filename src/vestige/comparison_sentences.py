@@ -28,6 +28,9 @@ UNDEFENDED = "No defence"
 
 NOT_EVIDENCE = "This is not evidence of safety."
 
+UNSETTLED = 0.1
+"""Width of the limits of the undefended accuracy beyond which losses of points mean little."""
+
 TELLING = 0.25
 """A rate whose upper limit lies beyond this looks like guessing only because trials are few."""
 
@@ -63,7 +66,7 @@ def recommend(
         details.insert(
             0,
             f"Without a defence an error of {error_words(undefended.protection)} is left "
-            f"{_under(undefended.cell)}.",
+            f"{_under(undefended.cell)}.{_baseline(undefended.point)}",
         )
     if undefended is not None and undefended.point.utility.diverged:
         return Recommendation(
@@ -267,6 +270,20 @@ def _alike(best: Offer, others: Sequence[Offer], confidence: float) -> list[Offe
     return sorted(found, key=lambda offer: -offer.protection.value)
 
 
+def _baseline(undefended: DefendedPoint) -> str:
+    """The accuracy that losses are counted from; a training that says little says so."""
+    accuracy = undefended.utility.accuracy
+    if accuracy is None:
+        return ""
+    value, lower, upper = (
+        share(min(max(one, 0.0), 1.0)) for one in (accuracy.value, accuracy.lower, accuracy.upper)
+    )
+    said = f" Its accuracy is {value} ({lower} to {upper})."
+    if accuracy.upper - accuracy.lower > UNSETTLED:
+        said += " So wide a range hides small losses: train for more rounds or with more seeds."
+    return said
+
+
 def _larger(best: Offer, other: Offer, confidence: float) -> bool:
     return limited_mean(best.errors - other.errors, confidence).lower > 0
 
@@ -288,7 +305,7 @@ def _hiding(offers: Sequence[Offer], plan: ComparisonPlan) -> list[Offer]:
 
 def _hits(best: Offer, affordable: Sequence[Offer], alpha: float) -> str:
     rate = _rate(best.cell)
-    said = f"Hits with it: {rate_with_limits(rate)} of secrets"
+    said = f"Hits with {best.point.label}: {rate_with_limits(rate)} of secrets"
     if rate.lower <= alpha:
         return f"{said}, which cannot be told from guessing ({share(alpha)}). {NOT_EVIDENCE}"
     said = f"{said}, where guessing reaches {share(alpha)}."

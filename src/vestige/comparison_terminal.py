@@ -18,6 +18,7 @@ from vestige.comparison import Cell, Comparison, DefendedPoint
 from vestige.comparison_plan import ComparisonPlan
 from vestige.comparison_sentences import cost_words, error_words
 from vestige.comparisons import ComparisonMoment, ComparisonWatcher, compare
+from vestige.engines import Engine
 from vestige.errors import Conflict, Interrupted
 from vestige.files import explained, write_atomically
 from vestige.numbers import EN_DASH, rate_with_limits
@@ -34,6 +35,7 @@ def compare_and_keep(
     folder: Path,
     *,
     redact: bool = False,
+    engine: Engine | None = None,
 ) -> tuple[Comparison, Path]:
     """Run a comparison in a folder with progress bars; write it and its page, say which is there.
 
@@ -45,7 +47,9 @@ def compare_and_keep(
     _refuse_others(folder, plan.title)
     try:
         with _watching() as watcher:
-            found = compare(plan, trials=trials, seed=seed, directory=folder, watcher=watcher)
+            found = compare(
+                plan, trials=trials, seed=seed, directory=folder, watcher=watcher, engine=engine
+            )
     except KeyboardInterrupt as stopped:
         raise Interrupted(
             "Stopped; finished cells and trials are kept, and the same command goes on from there."

@@ -27,6 +27,7 @@ from vestige.comparison_sentences import (
     recommend,
 )
 from vestige.defenses import Defense
+from vestige.engines import Engine
 from vestige.errors import BadInput
 from vestige.files import explained
 from vestige.measured_defenses import (
@@ -66,12 +67,14 @@ def compare(
     seed: int = 0,
     directory: str | Path | None = None,
     watcher: ComparisonWatcher | None = None,
+    engine: Engine | None = None,
 ) -> Comparison:
     """Train with every defence and attack it before every server; return the comparison.
 
     All cells have the same secrets, batches' owners and seeds, so differences are paired. With a
     directory, finished trainings, cells and trials are on disk at once, and the same call goes on
-    where a killed one stopped.
+    where a killed one stopped. Trials of a cell run where the ``engine`` runs them; trainings run
+    here.
     """
     if not 2 <= trials <= len(plan.secrets):
         raise BadInput(
@@ -87,7 +90,7 @@ def compare(
     with place as folder:
         with explained(Path(folder)):
             Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
-        return _compared(plan, trials, seed, Path(folder), watcher, began)
+        return _compared(plan, trials, seed, Path(folder), watcher, engine, began)
 
 
 def _compared(
@@ -96,6 +99,7 @@ def _compared(
     seed: int,
     folder: Path,
     watcher: ComparisonWatcher | None,
+    engine: Engine | None,
     began: float,
 ) -> Comparison:
     defenses = plan.all_defenses
@@ -118,6 +122,7 @@ def _compared(
                 seed=seed,
                 folder=folder / "cells",
                 watcher=steps.watcher(what),
+                engine=engine,
             )
             steps.done += 1
         measured.append(measured_defense(plan, defense, found, runs[0], cells))

@@ -67,8 +67,8 @@ def audit_limits(space: Space, *, informed: bool = False) -> tuple[str, ...]:
         "can be done.",
         "Misses are not protected records: the attack failed on them this time.",
         "One release was audited. Several releases about the same record reveal more.",
-        f"Secrets are ordinary records of their class (a {space.noun}). Unusual "
-        "records can be more exposed than the median.",
+        f"Secrets are ordinary records of their class, each {_article(space.noun)} {space.noun}. "
+        "Unusual records can be more exposed than the median.",
         "A hit means more than knowing the class: decoys have the label of their secret.",
         "Membership, attributes and identification by other sources were not measured.",
     )
@@ -100,3 +100,7 @@ def shown_fields(thing: object) -> tuple[dataclasses.Field, ...]:
     if not dataclasses.is_dataclass(thing):
         return ()
     return tuple(field for field in dataclasses.fields(thing) if field.repr)
+
+
+def _article(noun: str) -> str:
+    return "an" if noun[:1].lower() in "aeiou" else "a"

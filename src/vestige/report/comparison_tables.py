@@ -121,7 +121,7 @@ def summary_table(comparison: Comparison, server: str) -> Table:
         Column("By", number=False),
         Column(f"Hits at FPR = {numbers.share(comparison.false_positive_rate)}"),
         Column("Mechanism", number=False),
-        Column("Least error that theory allows", number=False),
+        Column("Least error for Gaussian records", number=False),
     )
     return Table("Defence", columns, tuple(rows))
 
