@@ -74,11 +74,13 @@ def reconstruct(
     iterations: int,
     restarts: int = 1,
     seed: int = 0,
+    start: Tensor | None = None,
 ) -> tuple[Tensor, float, int]:
     """Run "invertinggradients" or "deepleakage"; return images, CPU seconds and evaluations.
 
-    Breaching draws from torch's global state, which is seeded inside a fork of it. An evaluation is
-    one gradient of the objective: an iteration of its L-BFGS makes up to twenty-five.
+    Breaching draws from torch's global state, which is seeded inside a fork of it, unless it is
+    told where the images ``start``. An evaluation is one gradient of the objective: an iteration of
+    its L-BFGS makes up to twenty-five.
     """
     config = _config(attack)
     config.optim.max_iterations = iterations
@@ -100,7 +102,7 @@ def reconstruct(
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         before = time.process_time()
-        found, _ = attacker.reconstruct(*exchanged, {})
+        found, _ = attacker.reconstruct(*exchanged, {}, initial_data=start)
         seconds = time.process_time() - before
     return found["data"].detach().clamp(0, 1), seconds, evaluations
 
@@ -122,6 +124,41 @@ def analytic(
     exchanged = _exchanged(model, gradient, labels, shape, len(labels), classes)
     before = time.process_time()
     found, _ = attacker.reconstruct(*exchanged, {})
+    return found["data"].detach().clamp(0, 1), time.process_time() - before
+
+
+def imprint(
+    model: nn.Module,
+    gradient: Mapping[str, Tensor],
+    *,
+    shape: tuple[int, ...],
+    batch_size: int,
+    classes: int,
+) -> tuple[Tensor, float]:
+    """Run "imprint" on cumulative bins, the model's first layer; return images and CPU seconds.
+
+    Its block counts rows from the one that sees fewest records, ours from the one that sees all, so
+    the rows come in reverse. It may keep every bin that it reads: its default cuts them down to the
+    batch size by a rule meant for noise.
+    """
+    config = _config("imprint")
+    config.breach_reduction = None
+    attacker = _attacker(model, config)
+    turned = {
+        name: tensor.flip(0) if name.startswith("imprint.") else tensor
+        for name, tensor in gradient.items()
+    }
+    labels = torch.zeros(batch_size, dtype=torch.int64)  # carried along, not read
+    exchanged = _exchanged(model, turned, labels, shape, batch_size, classes)
+    names = [name for name, _ in model.named_parameters()]
+    block = {
+        "weight_idx": names.index("imprint.weight"),
+        "bias_idx": names.index("imprint.bias"),
+        "structure": "cumulative",
+        "shape": shape,
+    }
+    before = time.process_time()
+    found, _ = attacker.reconstruct(*exchanged, {"ImprintBlock": block})
     return found["data"].detach().clamp(0, 1), time.process_time() - before
 
 
