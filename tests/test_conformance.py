@@ -10,6 +10,7 @@ import torch
 
 from vestige import (
     ClosedForm,
+    CombinedInversion,
     FeatureInversion,
     Guess,
     HeadInversion,
@@ -141,6 +142,8 @@ def quick(cls, **changes):
         return cls(size=2, steps=3, batch_size=8, statistics=20)
     if cls is HeadInversion:
         return cls(FullyConnectedDecoder((8,)), examples=60, shadows=4, polish_steps=2, rank=4)
+    if cls is CombinedInversion:
+        return cls(**{"iterations": 3, "simulated_batches": 1, **changes})
     fields = {f.name for f in dataclasses.fields(cls)}
     return cls(**{"iterations": 3, **changes}) if "iterations" in fields else cls()
 

@@ -212,8 +212,8 @@ def test_what_cannot_be_private_is_refused():
     with pytest.raises(BadInput, match="Batch norm mixes records"):
         victim(1.0, model=normed)
     assert victim(1.0, model=normed, mode="eval").release(SECRET, generator=stream(0))
-    with pytest.raises(BadInput, match="companions"):
-        Simulator(linear_network(), local=TRAINING, clipped_noise=ClippedNoise(1.0, 1.0))
+    with pytest.raises(BadInput, match="give a LocalTraining too"):
+        Simulator(linear_network(), companions=SECRET, clipped_noise=ClippedNoise(1.0, 1.0))
     for wrong in ((0.0, 1.0), (math.nan, 1.0), (math.inf, 1.0), (1.0, -1.0), (1.0, math.nan)):
         with pytest.raises(BadInput, match="positive clipping norm"):
             ClippedNoise(*wrong)
