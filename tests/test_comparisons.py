@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+import vestige
 from vestige import (
     BadInput,
     ComparedServer,
@@ -42,6 +43,7 @@ from vestige.defenses import (
     PrivateGradients,
     Undefended,
 )
+from vestige.engines import LocalProcesses
 from vestige.noise_study import Mean
 from vestige.observations import GradientRelease, Reconstruction
 from vestige.record import Rate, VerdictKind
@@ -253,6 +255,14 @@ def test_the_same_call_again_redoes_nothing(full):
     assert before == after
     without = {"cpu_seconds": 0.0}
     assert again.model_copy(update=without) == found.model_copy(update=without)
+
+
+def test_local_processes_give_the_same_comparison():
+    attacks = [vestige.InvertingGradients(20)]
+    plan = plan_of(servers=[ComparedServer("honest server", VICTIM, attacks)])
+    here, there = (compare(plan, trials=3, engine=e) for e in (None, LocalProcesses(2)))
+    assert here.points == there.points
+    assert here.recommendations == there.recommendations
 
 
 def test_an_attack_that_stops_makes_a_cell_say_so():
