@@ -27,6 +27,7 @@ from vestige import (
     InvertingGradients,
     LocalTraining,
     MaliciousServer,
+    SharedGradient,
     UtilityTraining,
     compare,
     load,
@@ -46,6 +47,7 @@ from vestige.defenses import (
 )
 
 RATE = 0.1
+BINS = 32
 PUBLISHED: tuple[Defense, ...] = (
     *(GradientPruning(rate) for rate in (0.3, 0.5, 0.7, 0.9, 0.99)),
     *(GradientNoise(deviation) for deviation in (0.001, 0.01, 0.05, 0.1)),
@@ -81,11 +83,11 @@ def plan(given: argparse.Namespace) -> ComparisonPlan:
     )
     servers = [honest]
     if given.malicious:
-        imprinted = ImprintedModel(model, parts.space, Bins.of(parts.prior, count=128))
+        imprinted = ImprintedModel(model, parts.space, Bins.from_prior(parts.prior.records, BINS))
         servers.append(
             ComparedServer(
                 "malicious server",
-                FederatedUpdate(imprinted, local, mode="eval"),
+                SharedGradient(imprinted, mode="eval"),  # local steps do not fit it, and say so
                 [ImprintReading()],
                 MaliciousServer(labels=True),
             )
@@ -173,7 +175,8 @@ def main() -> None:
     found = compare(plan(given), trials=given.trials, directory=given.out)
     findings(found)
     if given.out is not None:
-        print(save_page(found, given.out / "comparison.html"))
+        save_page(found, given.out / "comparison.html")
+        print(f"Page: {given.out / 'comparison.html'}")
 
 
 if __name__ == "__main__":
