@@ -127,7 +127,7 @@ def resumption(sheet: Sheet) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--trials", type=int, default=12)
+    parser.add_argument("--trials", type=int, default=6)
     parser.add_argument("--small", type=Path, help="run the small comparison in this folder")
     parser.add_argument("--out", type=Path, help="keep the comparison and its page here")
     given = parser.parse_args()
