@@ -250,7 +250,7 @@ class _Problem:
         if found is not None and (not left or found.stopped):
             return found, {}
         polishing = min(left, round(recipe.polish * self.attack.iterations))
-        return self._matched(found, left - polishing, polishing, generator)
+        return self._matched(found, left - polishing, polishing, generator, recipe.features)
 
     def _most_probable(self, weight: float, generator: torch.Generator, steps: int) -> Found:
         """Records of least likelihood_distance + weight·½‖z‖², from near the class mean."""
@@ -277,12 +277,17 @@ class _Problem:
         return found
 
     def _matched(
-        self, start: Found | None, steps: int, polishing: int, generator: torch.Generator
+        self,
+        start: Found | None,
+        steps: int,
+        polishing: int,
+        generator: torch.Generator,
+        with_features: bool,
     ) -> tuple[Found, dict[str, str | int | float | bool]]:
         """Records of least published objective, from a start or from uniform draws."""
         attack, matching, space = self.attack, self.matching, self.public.space
         info: dict[str, str | int | float | bool] = {}
-        features = self._feature_term(generator, info)
+        features = self._feature_term(generator, info) if with_features else None
         distance = self._distance()
         stack = Stack(self._simulate, distance, self._penalty(features))
         if attack.image_prior == "deep":
