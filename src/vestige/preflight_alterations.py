@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from vestige.alterations import ClientMemory, mean_over_clients
+from vestige.altered_releases import sent_tensors
 from vestige.observations import Release, UpdateRelease
 from vestige.record import Check, CheckOutcome
 from vestige.records import Records
@@ -26,23 +25,8 @@ def replayed(simulator: Simulator, x: Tensor, targets: Tensor) -> dict[str, Tens
     """What the victim releases: alterations without chance as they are, others as expected."""
     if not simulator.alterations or any(part.random for part in simulator.alterations):
         return simulator(x, targets)
-    plain = replace(simulator, alterations=(), clients=1)
-    local, like = simulator.local, simulator.parameters
-    sizes = [value.numel() for value in like.values()]
-
-    def computed(part: Tensor, taught: Tensor) -> dict[str, Tensor]:
-        found = plain(part, taught)
-        return {name: found[name] for name in like}
-
-    def altered(gradient: Tensor) -> Tensor:
-        for alteration in simulator.alterations:
-            gradient = alteration.sent(
-                gradient, sizes, generator=torch.Generator(), memory=ClientMemory()
-            )
-        return gradient
-
-    scale = 1.0 if local is None else -1 / local.learning_rate
-    return mean_over_clients(computed, altered, (x, targets), simulator.clients, scale)
+    update = simulator.local is not None
+    return sent_tensors(simulator, x, targets, update=update, generator=torch.Generator())
 
 
 def kept_entries(simulator: Simulator, release: Release) -> Tensor | None:
