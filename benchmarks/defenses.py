@@ -43,7 +43,7 @@ from vestige.defenses import (
     PrivateGradients,
 )
 
-ITERATIONS = 250
+ITERATIONS = 200
 DEFENSES: tuple[Defense, ...] = (
     *(GradientPruning(rate) for rate in (0.7, 0.9, 0.99)),
     *(GradientNoise(deviation) for deviation in (0.001, 0.01, 0.05)),
@@ -57,7 +57,7 @@ DEFENSES: tuple[Defense, ...] = (
 def plan(defenses: tuple[Defense, ...], iterations: int, rounds: int) -> ComparisonPlan:
     digits = load("digits").split(seed=0)
     client = FederatedUpdate(
-        networks.convnet(digits.space), LocalTraining(steps=1, learning_rate=0.1), mode="eval"
+        networks.convnet(digits.space), LocalTraining(steps=1, learning_rate=0.3), mode="eval"
     )
     attacks = [
         InvertingGradients(iterations=iterations),
@@ -135,7 +135,7 @@ def main() -> None:
         compare(small_plan(), trials=given.trials, directory=given.small)
         return
     sheet, begun = Sheet(), time.process_time()
-    found = compare(plan(DEFENSES, ITERATIONS, 100), trials=given.trials, directory=given.out)
+    found = compare(plan(DEFENSES, ITERATIONS, 200), trials=given.trials, directory=given.out)
     minutes = (time.process_time() - begun) / 60
     for point in found.points:
         (cell,) = point.cells

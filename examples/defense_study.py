@@ -1,6 +1,6 @@
 """The study of Liu, Wang, Chen and Lei (2025) at the scale of one machine.
 
-python examples/defense_study.py --dataset fashion-mnist --batch 4 --trials 10 --out runs/study
+python examples/defense_study.py --dataset fashion_mnist --batch 4 --trials 10 --out runs/study
 
 Their defences with their strengths, gradient inversion against the combined attack, adaptive and
 static attackers, an honest and a malicious server, before and after training. Where the paper says
@@ -46,7 +46,7 @@ from vestige.defenses import (
     PrivateGradients,
 )
 
-RATE = 0.1
+RATE = 0.3
 BINS = 32
 PUBLISHED: tuple[Defense, ...] = (
     *(GradientPruning(rate) for rate in (0.3, 0.5, 0.7, 0.9, 0.99)),
@@ -77,7 +77,7 @@ def plan(given: argparse.Namespace) -> ComparisonPlan:
         FederatedUpdate(model, local, mode="eval"),
         [
             InvertingGradients(iterations=given.iterations),
-            CombinedInversion(iterations=given.iterations),
+            CombinedInversion(iterations=given.iterations, simulated_batches=given.rehearsals),
         ],
         HonestServer(labels=True),
     )
@@ -102,12 +102,12 @@ def plan(given: argparse.Namespace) -> ComparisonPlan:
             parts.held_out,
             rounds=given.rounds,
             clients=4,
-            batch_size=given.batch,
+            batch_size=given.client_batch,
             repeats=given.repeats,
         ),
         title=f"{given.dataset}, batch {given.batch}, {given.phase} network",
         batch_size=given.batch,
-        static=True,
+        static=given.static,
         false_positive_rate=0.05,
         budget=0.05,
     )
@@ -160,14 +160,17 @@ def findings(found: Comparison) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--dataset", default="fashion-mnist")
+    parser.add_argument("--dataset", default="fashion_mnist")
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--phase", choices=("initial", "trained"), default="initial")
     parser.add_argument("--width", type=int, default=8)
     parser.add_argument("--iterations", type=int, default=200)
     parser.add_argument("--trials", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--client-batch", type=int, default=4, help="records of a client's round")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--rehearsals", type=int, default=2, help="simulated batches of a defence")
+    parser.add_argument("--static", action="store_true", help="attackers who know no defence too")
     parser.add_argument("--published", action="store_true", help="all published strengths")
     parser.add_argument("--malicious", action="store_true", help="a malicious server too")
     parser.add_argument("--out", type=Path)

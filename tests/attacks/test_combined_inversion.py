@@ -27,9 +27,9 @@ from vestige.attacks.combined.feature_terms import (
 from vestige.attacks.combined.gaussian_prior import GaussianPrior
 from vestige.attacks.combined.gradient_distances import likelihood_distance, tensorwise_cosine
 from vestige.attacks.combined.images import Generated
-from vestige.attacks.combined.recipes import Recipe
+from vestige.attacks.combined.problem import Problem
+from vestige.attacks.combined.recipes import Recipe, in_turn
 from vestige.attacks.combined.simulated_releases import simulated_observation
-from vestige.attacks.combined_inversion import _Problem
 from vestige.attacks.matching import Matching
 from vestige.attacks.restarts import Stack
 from vestige.defenses import (
@@ -214,7 +214,7 @@ def test_published_settings_are_the_plain_formula():
     public, observation, _ = seen(size=2)
     attack = CombinedInversion.published()
     assert (attack.iterations, attack.recipes) == (10_000, (Recipe(polish=0.0),))
-    problem = _Problem(attack, public, observation, None)
+    problem = Problem(attack, public, observation, None)
     features = problem._feature_term(stream(1), {})
     assert features is not None
     stack = Stack(problem._simulate, problem._distance(), problem._penalty(features))
@@ -242,6 +242,61 @@ def test_infinite_noise_gives_the_class_mean(batches):
     found = attack.prepare(public, generator=stream(1))(observation, stream(2))
     means = torch.stack([public.prior.mean(int(label)) for label in secret.y])
     assert float((found.candidates - means).square().mean().sqrt()) < 0.02
+
+
+def test_a_refinement_ends_at_the_most_probable_records():
+    """Both ends of the objective: noise alone leaves the class mean, and none of it the gradient."""
+    refined = Recipe(1.0, 0.0, 0.0, features=False, refinement=0.5)
+    for deviation, share in ((1e4, 0.02), (1e-4, 0.1)):
+        public, observation, secret = seen(GradientNoise(deviation))
+        attack = CombinedInversion(iterations=80, noisy_recipes=(refined,))
+        found = attack.prepare(public, generator=stream(1))(observation, stream(2)).candidates
+        means = torch.stack([public.prior.mean(int(label)) for label in secret.y])
+        wanted = means if deviation > 1 else secret.x
+        of_means = float((means - secret.x).square().mean().sqrt())
+        limit = share if deviation > 1 else share * of_means
+        assert float((found - wanted).square().mean().sqrt()) < limit
+
+
+def left_over(problem: Problem, x: torch.Tensor) -> float:
+    """Cosine distance of all tensors, inner ones weighed by 0.3."""
+    simulated = problem.public.simulator.gradient(x, problem.targets)
+    released = problem.observation.release.tensors
+    weights = {name: 1.0 if name.startswith("3.") else 0.3 for name in released}
+    vectors = [
+        torch.cat([(weights[name] * t).flatten() for name, t in tensors.items()])
+        for tensors in ({name: simulated[name] for name in released}, released)
+    ]
+    return float(1 - cosine(*vectors))
+
+
+def test_recipes_in_turn_keep_what_explains_more():
+    public, observation, _ = seen()
+    problem = Problem(CombinedInversion(iterations=12), public, observation, None)
+    parts = [Recipe(polish=0.0, features=False), Recipe(polish=0.5, features=False)]
+    for several in (parts, parts[::-1], [*parts, Recipe(polish=0.2, features=False, warm=True)]):
+        together, _ = problem.inverted(in_turn(*several), stream(3))
+        generator, best = stream(3), None
+        for part in several:
+            found, _ = problem._followed(part, generator, best if part.warm else None)
+            if best is None or left_over(problem, found.x) < left_over(problem, best.x):
+                best = found
+        assert best is not None
+        assert torch.equal(together.x, best.x)
+
+
+def test_nothing_follows_a_recipe_that_explains_the_release():
+    public, observation, _ = seen()
+    problem = Problem(CombinedInversion(iterations=200), public, observation, None)
+    first = Recipe(polish=0.5, features=False)
+    alone, _ = problem.inverted(first, stream(3))
+    generator = stream(3)
+    together, _ = problem.inverted(in_turn(first, first), generator)
+    assert left_over(problem, alone.x) < 1e-7
+    assert torch.equal(together.x, alone.x)
+    rest = stream(3)
+    problem.inverted(first, rest)
+    assert torch.equal(generator.get_state(), rest.get_state())
 
 
 def test_without_a_defence_the_prior_does_not_hurt():
@@ -340,6 +395,9 @@ def test_bad_settings_are_refused(settings, says):
         ((1.0, 0.7, 0.6), "at most 1"),
         ((1.0, 1.5), "in 0 … 1"),
         ((0.0, 0.5), "positive weight"),
+        ((1.0, 0.5, 0.3, True, 0.3), "at most 1"),
+        ((0.0, 0.0, 0.3, True, 0.3), "positive weight"),
+        ((1.0, 0.5, 0.3, True, 0.0, True), "not from both"),
     ],
 )
 def test_bad_recipes_are_refused(settings, says):

@@ -93,6 +93,18 @@ def test_pruned_outputs_are_exact_once_the_mask_is_told():
     assert not untold.solved
 
 
+def test_an_output_that_lost_every_entry_is_left_out():
+    x, residuals, gradient = world(CUBIC)
+    extra = torch.cat([gradient.output_gradient, torch.zeros_like(gradient.output_gradient[:1])])
+    known = torch.ones_like(extra, dtype=torch.bool)
+    known[-1] = False
+    found = recovered(
+        replace(gradient, output_gradient=extra, output_known=known), 3, generator=stream()
+    )
+    assert error(found.features, x) < 1e-10
+    assert error(found.residuals[:, :-1].abs(), residuals.abs()) < 1e-10
+
+
 @pytest.mark.parametrize("name", ["cubic", "relu"])
 def test_with_noise_the_error_is_that_of_efficient_estimation(name):
     """About √(d·B/m)·σ/slope: falling noise tenfold makes the error fall about tenfold."""

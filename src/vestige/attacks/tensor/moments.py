@@ -75,7 +75,9 @@ def streams(
             values = turn.T @ values
         shares = torch.full_like(values, 1 / values.shape[1])
     else:
-        known = gradient.output_known[:, units].to(values)
+        # An output that lost every entry says nothing, and its spread of zero would divide.
+        left = gradient.output_known[:, units].any(1)
+        values, known = values[left], gradient.output_known[left][:, units].to(values)
         shares = known / known.sum(1, keepdim=True).clamp_min(1)
     slopes = None
     if span is not None and gradient.weight_gradient is not None and output_weights is not None:
