@@ -9,7 +9,14 @@ import pytest
 import torch
 from torch import nn
 
-from vestige import BadInput, FederatedUpdate, LocalTraining, SharedGradient, utilities
+from vestige import (
+    BadInput,
+    FederatedUpdate,
+    LocalTraining,
+    SharedGradient,
+    utilities,
+    utility_training,
+)
 from vestige.defenses import (
     BatchSize,
     ClientAggregation,
@@ -22,9 +29,11 @@ from vestige.defenses import (
     TopKSparsification,
     Undefended,
 )
+from vestige.engines import InProcess, LocalProcesses
 from vestige.simulation import reinitialized
 from vestige.streams import stream
-from vestige.utilities import UtilityTraining, measure_utility
+from vestige.utilities import measure_utility, train_ahead
+from vestige.utility_training import UtilityTraining
 from vestige.victims.opacus_client import OpacusClient
 from worlds import CLASSES, draws, linear_network, sequential
 
@@ -84,7 +93,9 @@ def test_one_client_is_plain_sgd():
 def test_the_weights_of_one_client_are_those_of_plain_sgd_exactly(monkeypatch):
     seen = []
     monkeypatch.setattr(
-        utilities, "evaluated", lambda s, model, *rest: seen.append(copy.deepcopy(model)) or (0, 1)
+        utility_training,
+        "evaluated",
+        lambda s, model, *rest: seen.append(copy.deepcopy(model)) or (0, 1),
     )
     measure_utility(Undefended(), VICTIM, TRAINING)
     model = start(0)
@@ -201,8 +212,8 @@ def test_defences_share_weights_and_batches(defense):
 
 def test_a_kept_run_is_not_trained_again(tmp_path, monkeypatch):
     moved = []
-    original = utilities.move
-    monkeypatch.setattr(utilities, "move", lambda *a: moved.append(1) or original(*a))
+    original = utility_training.move
+    monkeypatch.setattr(utility_training, "move", lambda *a: moved.append(1) or original(*a))
     first = measured(GradientPruning(0.5), cache=tmp_path)
     assert len(moved) == 2 * 14
     assert measured(GradientPruning(0.5), cache=tmp_path) == first
@@ -312,3 +323,18 @@ def test_what_cannot_be_trained_is_said():
         measure_utility(BatchSize(31), VICTIM, TRAINING)
     with pytest.raises(BadInput, match="batch_size"):
         measure_utility(Undefended(), VICTIM, replace(TRAINING, batch_size=None))
+
+
+@pytest.mark.parametrize("engine", [InProcess(), LocalProcesses(2)], ids=["here", "processes"])
+def test_what_is_trained_ahead_is_what_is_measured(tmp_path, engine, monkeypatch):
+    """Runs that are there stay; one that cannot be done leaves nothing, and the others land."""
+    defenses = (Undefended(), LocalAggregation(3), GradientNoise(0.5))
+    expected = measured(Undefended()) + measured(GradientNoise(0.5))
+    measure_utility(defenses[0], VICTIM, TRAINING, cache=tmp_path)
+    kept = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    train_ahead(defenses, VICTIM, TRAINING, cache=tmp_path, engine=engine)
+    assert len(list(tmp_path.iterdir())) == 4
+    assert all(path.stat().st_mtime_ns == moment for path, moment in kept.items())
+    monkeypatch.setattr(utilities, "trained_once", lambda *given: pytest.fail("trained again"))
+    found = [run for d in defenses[::2] for run in measured(d, cache=tmp_path)]
+    same(found, expected, 1e-12)

@@ -64,7 +64,7 @@ _HOME = {
     "invert": "inversion",
     "save_page": "pages",
     "UpdateRelease": "observations",
-    "UtilityTraining": "utilities",
+    "UtilityTraining": "utility_training",
     "compare": "comparisons",
     "measure_utility": "utilities",
     "Reconstruction": "observations",
@@ -227,7 +227,8 @@ if TYPE_CHECKING:
     from vestige.simulation import LocalTraining, Normalization
     from vestige.threats import HonestServer, InformedAdversary, MaliciousServer, WeakAdversary
     from vestige.training_sets import ClassCounts, OneAgainstRest
-    from vestige.utilities import UtilityTraining, measure_utility
+    from vestige.utilities import measure_utility
+    from vestige.utility_training import UtilityTraining
     from vestige.victims import (
         FederatedUpdate,
         PrivateTraining,

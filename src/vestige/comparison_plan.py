@@ -18,7 +18,7 @@ from vestige.errors import BadInput
 from vestige.observations import Attack, ThreatModel, Victim
 from vestige.records import Prior, Records
 from vestige.threats import HonestServer
-from vestige.utilities import UtilityTraining
+from vestige.utility_training import UtilityTraining
 
 _SMALLER_IS_STRONGER = (GradientClipping, RecordClipping, GradientQuantization)
 

@@ -41,7 +41,7 @@ from vestige.observations import Attack
 from vestige.record import ThreatRecord
 from vestige.record_parts import environment, space_record
 from vestige.trials import Moment, Watcher
-from vestige.utilities import UtilityRuns, measure_utility
+from vestige.utilities import UtilityRuns, measure_utility, train_ahead
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,7 @@ def compare(
 
     All cells have the same secrets, batches' owners and seeds, so differences are paired. With a
     directory, finished trainings, cells and trials are on disk at once, and the same call goes on
-    where a killed one stopped. Trials of a cell run where the ``engine`` runs them; trainings run
-    here.
+    where a killed one stopped. Trainings and trials run where the ``engine`` runs them.
     """
     if not 2 <= trials <= len(plan.secrets):
         raise BadInput(
@@ -105,6 +104,16 @@ def _compared(
     defenses = plan.all_defenses
     steps = _Steps(len(defenses) * (1 + len(plan.servers)), trials, watcher)
     runs: list[UtilityRuns] = []
+    if engine is not None and not engine.here:
+        with progress.listening(steps.listener("trainings")):
+            train_ahead(
+                defenses,
+                plan.servers[0].victim,
+                plan.sized_training,
+                seed=seed,
+                cache=folder / "utilities",
+                engine=engine,
+            )
     for defense in defenses:
         with progress.listening(steps.listener(f"training: {label_of(defense)}")):
             runs.append(_utility_runs(plan, defense, seed, folder / "utilities"))

@@ -10,98 +10,38 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-import math
 import re
-from collections.abc import Iterator
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from pydantic import ValidationError
 from torch import nn
 
 from vestige import progress
-from vestige.alterations import ClientMemory
 from vestige.defenses import (
-    AggregatedClients,
-    AlteredVictim,
     Defense,
     innermost,
-    mean_release,
     with_model,
 )
-from vestige.defenses.defended_victims import rebuilt
+from vestige.engines import Engine, Unit, results
 from vestige.errors import BadInput, VestigeError
 from vestige.files import write_atomically
-from vestige.observations import GradientRelease, Release, UpdateRelease, Victim
-from vestige.record import Document
-from vestige.records import Records
-from vestige.simulation import Simulator, logits_of, one_hot, reinitialized
+from vestige.observations import GradientRelease, UpdateRelease, Victim
+from vestige.simulation import reinitialized
 from vestige.streams import stream
-from vestige.victims.opacus_client import OpacusClient
-
-FAR_ABOVE = 10.0
-"""A held-out loss of so many times the initial model's is that of a training which diverged."""
+from vestige.utility_training import (
+    UtilityRun,
+    UtilityTraining,
+    trained_once,
+)
 
 FORMAT = 1
 """Part of a kept run's name: another way to train gets another number."""
-
-
-@dataclass(frozen=True)
-class UtilityTraining:
-    """How the cost of a defence is measured: training on ``records``, worth on ``held_out`` ones.
-
-    In each of ``rounds`` rounds ``clients`` clients release something of ``batch_size`` records
-    each (None: as many as are audited), and the server moves along the mean: by ``learning_rate``
-    for gradients, by the mean itself for updates. A defence that sums over clients sums over those
-    of the round; one that needs more of them makes the round larger. Rounds stay the same, so a
-    larger batch sees more records. ``fresh_initialization`` draws initial weights for each of
-    ``repeats`` seeds; without it all start from the victim's. ``by`` says who computes DP-SGD's
-    clipping and noise: the victim, or Opacus.
-    """
-
-    records: Records
-    held_out: Records
-    rounds: int = 100
-    clients: int = 4
-    batch_size: int | None = None
-    learning_rate: float = 0.1
-    repeats: int = 3
-    evaluation_batch: int = 512
-    fresh_initialization: bool = True
-    by: Literal["victim", "opacus"] = "victim"
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.records, Records) or not isinstance(self.held_out, Records):
-            raise BadInput("Utility is trained on Records and measured on held-out Records.")
-        size = 1 if self.batch_size is None else self.batch_size
-        if min(self.rounds, self.clients, self.evaluation_batch, size) < 1:
-            raise BadInput("Rounds, clients and batch sizes of utility training are at least 1.")
-        if self.repeats < 2:
-            raise BadInput("Limits of a utility need at least two seeds: set repeats to 2 or more.")
-        if not 0 < self.learning_rate < math.inf:
-            raise BadInput(f"A learning rate is positive and finite, not {self.learning_rate!r}.")
-        if self.by not in ("victim", "opacus"):
-            raise BadInput(f"Training is done by 'victim' or by 'opacus', not {self.by!r}.")
-        if not len(self.records) or not len(self.held_out):
-            raise BadInput("Utility needs records to train on and held-out ones to measure it on.")
-        shared = set(self.records.fingerprints()) & set(self.held_out.fingerprints())
-        if shared:
-            raise BadInput(
-                f"{len(shared)} held-out records are also trained on: split one dataset with "
-                "Records.split, which keeps the parts disjoint."
-            )
-
-
-class UtilityRun(Document):
-    """One training with one seed. A run that diverged has neither accuracy nor loss."""
-
-    repeat: int
-    accuracy: float | None
-    loss: float | None
-    diverged: bool = False
-    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -132,6 +72,91 @@ def measure_utility(
 
     Raise BadInput where the defence does not fit the victim, or the victim's network the records.
     """
+    defended, size = _defended(defense, victim, training)
+    runs = []
+    for repeat in range(training.repeats):
+        one = _Training(defense, defended, victim, training, seed, repeat, size)
+        path = None if cache is None else cache / f"{one.name}.json"
+        run = None if path is None else _kept(path)
+        if run is None:
+            run = one.run()
+            if path is not None:
+                _keep(path, run.model_dump_json(indent=1).encode())
+        runs.append(run)
+    return UtilityRuns(tuple(runs))
+
+
+def train_ahead(
+    defenses: Sequence[Defense],
+    victim: Victim,
+    training: UtilityTraining,
+    *,
+    seed: int = 0,
+    cache: Path,
+    engine: Engine,
+) -> None:
+    """Let an engine's workers train what ``cache`` lacks: ``measure_utility`` finds it there.
+
+    A training that cannot be done leaves nothing behind, and is for the caller to meet again.
+    """
+    missing = []
+    for defense in defenses:
+        try:
+            defended, size = _defended(defense, victim, training)
+            some = [
+                _Training(defense, defended, victim, training, seed, repeat, size)
+                for repeat in range(training.repeats)
+            ]
+            missing += [one for one in some if _kept(cache / f"{one.name}.json") is None]
+        except BadInput:
+            continue
+    units = [Unit(one.name, number) for number, one in enumerate(missing)]
+    with closing(results(engine, _Trainings(tuple(missing)), units)) as finished:
+        for done, found in enumerate(finished):
+            if found.content:
+                _keep(cache / f"{found.unit.family}.json", found.content)
+            progress.report(done + 1, len(units))
+
+
+@dataclass(frozen=True)
+class _Training:
+    """One training with one seed; ``size`` is the number of records in a release."""
+
+    defense: Defense
+    defended: Victim
+    victim: Victim
+    training: UtilityTraining
+    seed: int
+    repeat: int
+    size: int
+
+    @cached_property
+    def name(self) -> str:
+        """Hash of all that decides what it gives."""
+        model = _initial(self.victim, self.training, self.seed, self.repeat)
+        return _content_name(self, model)
+
+    def run(self) -> UtilityRun:
+        """Train."""
+        model = _initial(self.victim, self.training, self.seed, self.repeat)
+        return trained_once(self.defended, model, self.training, self.size, self.seed, self.repeat)
+
+
+@dataclass(frozen=True)
+class _Trainings:
+    """Trainings as units of an engine: the document of one, or nothing if it cannot be done."""
+
+    trainings: tuple[_Training, ...]
+
+    def __call__(self, number: int) -> bytes:
+        try:
+            return self.trainings[number].run().model_dump_json(indent=1).encode()
+        except VestigeError:
+            return b""
+
+
+def _defended(defense: Defense, victim: Victim, training: UtilityTraining) -> tuple[Victim, int]:
+    """The defended victim, and how many records one release of it needs."""
     if training.batch_size is None:
         raise BadInput("Say how many records a client's batch holds: batch_size of the training.")
     size = defense.records(training.batch_size)
@@ -142,139 +167,7 @@ def measure_utility(
         )
     defended = defense(victim)
     _check_releases(defended)
-    runs = []
-    for repeat in range(training.repeats):
-        model = _initial(victim, training, seed, repeat)
-        rounds = _rounds(
-            training, size, _releases(defended, training), stream(seed, "utility order", repeat)
-        )
-        path = None
-        if cache is not None:
-            name = _content_name(defense, defended, training, model, seed, repeat, size)
-            path = cache / f"{name}.json"
-        run = None if path is None else _kept(path)
-        if run is None:
-            run = _trained_once(defended, model, training, rounds, seed, repeat)
-            if path is not None:
-                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                write_atomically(path, run.model_dump_json(indent=1).encode())
-        runs.append(run)
-    return UtilityRuns(tuple(runs))
-
-
-def evaluated(
-    simulator: Simulator, model: nn.Module, records: Records, at_once: int
-) -> tuple[float, float]:
-    """Share of records whose class a model names, and its mean loss, in eval mode."""
-    like = next(model.parameters())
-    right = total = 0.0
-    with torch.no_grad():
-        was_training = model.training
-        model.eval()
-        for start in range(0, len(records), at_once):
-            part = records[start : start + at_once].to(like.device)
-            inputs = part.x.to(like.dtype)
-            if simulator.normalization is not None:
-                inputs = simulator.normalization(inputs)
-            outputs = logits_of(model(inputs))
-            right += float((outputs.argmax(1) == part.y).sum())
-            total += float(
-                simulator.loss(outputs, one_hot(part.y, part.classes, outputs.dtype)).sum()
-            )
-        model.train(was_training)
-    return right / len(records), total / len(records)
-
-
-def _trained_once(
-    defended: Victim,
-    model: nn.Module,
-    training: UtilityTraining,
-    rounds: Iterator[list[Records]],
-    seed: int,
-    repeat: int,
-) -> UtilityRun:
-    simulator = defended.simulator
-    _, initial = evaluated(simulator, model, training.held_out, training.evaluation_batch)
-    # Clients copy the model they are given: moving its weights is all the server has to do.
-    current = with_model(defended, model)
-    if training.by == "opacus" and getattr(innermost(defended), "private", None) is not None:
-        current = rebuilt(current, OpacusClient)
-    memories: dict[tuple[int, int], ClientMemory] = {}
-    for number, batches in enumerate(rounds):
-        sent = []
-        for place, batch in enumerate(batches):
-            generator = stream(seed, "utility release", repeat, number, place)
-            try:
-                sent.append(_released(current, batch, memories, place, generator))
-            except VestigeError as problem:
-                if number == 0:
-                    raise
-                return _diverged(repeat, f"round {number + 1}: {problem}")
-        move(model, mean_release(sent), training.learning_rate)
-        progress.report(repeat * training.rounds + number + 1, training.repeats * training.rounds)
-        if not all(bool(p.isfinite().all()) for p in model.parameters()):
-            return _diverged(repeat, f"round {number + 1}: the weights are not finite")
-    accuracy, loss = evaluated(simulator, model, training.held_out, training.evaluation_batch)
-    if not math.isfinite(loss) or loss > FAR_ABOVE * initial:
-        return _diverged(repeat, "the held-out loss is far above that of the initial model")
-    return UtilityRun(repeat=repeat, accuracy=accuracy, loss=loss)
-
-
-def _released(
-    defended: Victim,
-    batch: Records,
-    memories: dict[tuple[int, int], ClientMemory],
-    place: int,
-    generator: torch.Generator,
-    client: int = 0,
-) -> Release:
-    """What leaves, with what every client remembers of earlier rounds."""
-    if isinstance(defended, AggregatedClients):
-        size = len(batch) // defended.clients
-        parts = [batch[start : start + size] for start in range(0, len(batch), size)]
-        return mean_release(
-            [
-                _released(defended.victim, part, memories, place, generator, index)
-                for index, part in enumerate(parts)
-            ]
-        )
-    if isinstance(defended, AlteredVictim):
-        memory = memories.setdefault((place, client), ClientMemory())
-        return defended.remembered(batch, memory, generator=generator)
-    return defended.release(batch, generator=generator)
-
-
-def move(model: nn.Module, release: Release, learning_rate: float) -> None:
-    """Move a model's weights along a mean release, in place; buffers become the mean ones."""
-    scale = -learning_rate if isinstance(release, GradientRelease) else 1.0
-    parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
-    with torch.no_grad():
-        for name, tensor in release.tensors.items():
-            parameters[name].add_(tensor.to(parameters[name]), alpha=scale)
-        for name, tensor in release.buffers.items():
-            buffers[name].copy_(tensor)
-
-
-def _rounds(
-    training: UtilityTraining, size: int, releases: int, generator: torch.Generator
-) -> Iterator[list[Records]]:
-    """The batches of every round, one for each release: epochs in random order, one by one."""
-    waiting = torch.empty(0, dtype=torch.int64)
-    for _ in range(training.rounds):
-        dealt = []
-        for _ in range(releases):
-            while len(waiting) < size:
-                order = torch.randperm(len(training.records), generator=generator)
-                waiting = torch.cat([waiting, order])
-            dealt.append(training.records[waiting[:size]])
-            waiting = waiting[size:]
-        yield dealt
-
-
-def _releases(defended: Victim, training: UtilityTraining) -> int:
-    """Releases in a round: a sum over clients makes several of them one."""
-    together = defended.clients if isinstance(defended, AggregatedClients) else 1
-    return math.ceil(training.clients / together)
+    return defended, size
 
 
 def _initial(victim: Victim, training: UtilityTraining, seed: int, repeat: int) -> nn.Module:
@@ -282,10 +175,6 @@ def _initial(victim: Victim, training: UtilityTraining, seed: int, repeat: int) 
     if training.fresh_initialization:
         return reinitialized(model, stream(seed, "utility weights", repeat))
     return copy.deepcopy(model)
-
-
-def _diverged(repeat: int, reason: str) -> UtilityRun:
-    return UtilityRun(repeat=repeat, accuracy=None, loss=None, diverged=True, reason=reason)
 
 
 def _check_releases(victim: Victim) -> None:
@@ -298,26 +187,19 @@ def _check_releases(victim: Victim) -> None:
         )
 
 
-def _content_name(
-    defense: Defense,
-    defended: Victim,
-    training: UtilityTraining,
-    model: nn.Module,
-    seed: int,
-    repeat: int,
-    size: int,
-) -> str:
+def _content_name(one: _Training, model: nn.Module) -> str:
     """Hash of all that decides what a training gives; what code does is hashed by one release."""
-    first = training.records[:size]
-    release = with_model(defended, model).release(first, generator=stream(seed, "utility name"))
+    training, defended = one.training, one.defended
+    first = training.records[: one.size]
+    release = with_model(defended, model).release(first, generator=stream(one.seed, "utility name"))
     facts: list[Any] = [
         FORMAT,
-        re.sub(r" at 0x[0-9a-fA-F]+", "", repr(defense)),
+        re.sub(r" at 0x[0-9a-fA-F]+", "", repr(one.defense)),
         defended.describe(),
         repr(model),
         {name: f"{float(t.double().norm()):.3g}" for name, t in release.tensors.items()},
         [training.rounds, training.clients, training.batch_size, training.learning_rate],
-        [training.by, seed, repeat, size],
+        [training.by, one.seed, one.repeat, one.size],
     ]
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
     for name, tensor in sorted(model.state_dict().items()):
@@ -327,6 +209,11 @@ def _content_name(
         digest.update("".join(records.fingerprints()).encode())
         digest.update(records.y.cpu().numpy().tobytes())
     return digest.hexdigest()[:32]
+
+
+def _keep(path: Path, content: bytes) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_atomically(path, content)
 
 
 def _kept(path: Path) -> UtilityRun | None:

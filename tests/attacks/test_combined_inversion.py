@@ -245,7 +245,7 @@ def test_infinite_noise_gives_the_class_mean(batches):
 
 
 def test_a_refinement_ends_at_the_most_probable_records():
-    """Both ends of the objective: noise alone leaves the class mean, and none of it the gradient."""
+    """Noise alone leaves the class mean, hardly any of it the secret."""
     refined = Recipe(1.0, 0.0, 0.0, features=False, refinement=0.5)
     for deviation, share in ((1e4, 0.02), (1e-4, 0.1)):
         public, observation, secret = seen(GradientNoise(deviation))
