@@ -22,6 +22,7 @@ _HOME = {
     "ComparedServer": "comparison_plan",
     "Comparison": "comparison",
     "ComparisonPlan": "comparison_plan",
+    "BestOfRestarts": "best_of_restarts",
     "CombinedInversion": "attacks",
     "ConvexFit": "convex",
     "DeepLeakage": "attacks",
@@ -89,6 +90,7 @@ __all__ = [
     "Audit",
     "BadInput",
     "BareImprint",
+    "BestOfRestarts",
     "Bins",
     "ClassCounts",
     "ClippedNoise",
@@ -193,6 +195,7 @@ if TYPE_CHECKING:
         TensorFeatures,
     )
     from vestige.audit import Audit, run
+    from vestige.best_of_restarts import BestOfRestarts
     from vestige.comparison import Comparison
     from vestige.comparison_plan import ComparedServer, ComparisonPlan
     from vestige.comparisons import compare

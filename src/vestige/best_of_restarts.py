@@ -1,0 +1,125 @@
+"""Restarts of a search, spread over the workers of an engine."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from vestige import progress
+from vestige.engines import Engine, InProcess, Unit, results
+from vestige.errors import BadInput
+from vestige.files import tensor_bytes, tensors_in
+from vestige.observations import (
+    Attack,
+    Observation,
+    Public,
+    Reconstruction,
+    Reconstructor,
+    Release,
+)
+from vestige.streams import stream
+
+
+@dataclass(frozen=True)
+class BestOfRestarts:
+    """Another attack, begun ``restarts`` times; the one with the lowest objective is returned.
+
+    Each restart is a unit of work of the ``engine``, with its own random stream by its number, so
+    the result is the same wherever they run. For searches that take minutes: workers are employed
+    anew for each observation. An attack with restarts of its own runs them as one batch, which is
+    faster on one device; give it one restart here. The attack is prepared once, in this process.
+    Restarts that diverged or have no objective are returned only if all of them are so.
+    """
+
+    attack: Attack
+    restarts: int = 8
+    engine: Engine = field(default_factory=InProcess, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.restarts < 1:
+            raise BadInput(f"There is at least one restart, not {self.restarts}.")
+
+    @property
+    def name(self) -> str:
+        """The attack's, with the number of restarts."""
+        return f"{self.attack.name}, best of {self.restarts}"
+
+    @property
+    def summary(self) -> str:
+        """The attack's."""
+        return f"{self.attack.summary}; the best of {self.restarts} restarts"
+
+    @property
+    def needs(self) -> str:
+        """The attack's."""
+        return self.attack.needs
+
+    @property
+    def cites(self) -> str:
+        """The attack's."""
+        return self.attack.cites
+
+    @property
+    def reads(self) -> tuple[type[Release], ...]:
+        """The attack's."""
+        return self.attack.reads
+
+    def prepare(self, public: Public, *, generator: torch.Generator) -> Reconstructor:
+        """Prepare the attack."""
+        reconstruct = self.attack.prepare(public, generator=generator)
+        return lambda observation, generator: self._best(reconstruct, observation, generator)
+
+    def _best(
+        self, reconstruct: Reconstructor, observation: Observation, generator: torch.Generator
+    ) -> Reconstruction:
+        seed = int(torch.randint(2**62, (), generator=generator))
+        content = tensor_bytes(observation.release.tensors, {"attack": repr(self.attack)})
+        family = hashlib.sha256(content + str(seed).encode()).hexdigest()[:16]
+        units = [Unit(family, number) for number in range(self.restarts)]
+        work = _Restarts(reconstruct, observation, seed)
+        best, number = None, 0
+        with closing(results(self.engine, work, units, in_order=True)) as finished:
+            for done, one in enumerate(finished):
+                found = _read(one.content)
+                if best is None or _badness(found) < _badness(best):
+                    best, number = found, done
+                if progress.report(done + 1, self.restarts, best.objective):
+                    break
+        assert best is not None
+        info = {**best.info, "restarts": self.restarts, "best restart": number + 1}
+        return replace(best, info=info)
+
+
+@dataclass(frozen=True)
+class _Restarts:
+    reconstruct: Reconstructor
+    observation: Observation
+    seed: int
+
+    def __call__(self, number: int) -> bytes:
+        own = stream(self.seed, "restart", number)
+        found = self.reconstruct(self.observation, own)
+        told = {"objective": found.objective, "diverged": found.diverged, "info": dict(found.info)}
+        tensors = {
+            name: tensor
+            for name in ("candidates", "labels", "confidence")
+            if (tensor := getattr(found, name)) is not None
+        }
+        return tensor_bytes(tensors, {"told": json.dumps(told)})
+
+
+def _read(content: bytes) -> Reconstruction:
+    tensors, metadata = tensors_in(content)
+    return Reconstruction(**tensors, **json.loads(metadata["told"]))
+
+
+def _badness(found: Reconstruction) -> float:
+    """The objective; infinite where there is none to trust."""
+    if found.diverged or found.objective is None or math.isnan(found.objective):
+        return math.inf
+    return found.objective
