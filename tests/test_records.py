@@ -9,6 +9,7 @@ from vestige.errors import BadInput
 from vestige.records import Column, ImageSpace, Prior, Records, TableSpace
 
 CLASSES = ("a", "b", "c")
+SPACE_2 = ImageSpace(1, 2, 2, ("only",))
 SPACE = TableSpace((Column("first"), Column("second")), CLASSES)
 
 
@@ -175,3 +176,21 @@ def test_records_compare_by_identity():
     second = Records(torch.zeros(2, 2), torch.zeros(2, dtype=torch.int64), SPACE)
     assert first == first
     assert first != second
+
+
+def test_printing_says_how_many_and_what_was_left_out():
+    x = torch.arange(40.0).reshape(10, 1, 2, 2)
+    records = Records(torch.cat([x, x[:3]]), torch.zeros(13, dtype=torch.int64), SPACE_2)
+    parts = records.split(seed=0, train=0.5, held_out=0.2, prior=0.3)
+    assert parts.merged == 3
+    assert repr(parts) == "Splits(train=5, held_out=2, prior=3; 3 copies of others left out)"
+    assert repr(records).startswith("Records(13 of 1 × 2 × 2, 1 classes, ")
+
+
+def test_descriptions_of_records_differ_as_their_content_does():
+    x, y = torch.zeros(2, 1, 2, 2), torch.zeros(2, dtype=torch.int64)
+    other = x.clone()
+    other[1, 0, 1, 1] = 1e-6
+    said = {repr(Records(x, y, SPACE_2)), repr(Records(other, y, SPACE_2))}
+    assert len(said) == 2
+    assert repr(Records(x.clone(), y, SPACE_2)) in said

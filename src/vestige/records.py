@@ -117,6 +117,15 @@ class Records:
     def __len__(self) -> int:
         return self.x.shape[0]
 
+    def __repr__(self) -> str:
+        """How many of what, and a hash of all of it: a description that differs as they do."""
+        content = "".join(self.fingerprints()).encode() + self.y.cpu().numpy().tobytes()
+        shape = " × ".join(map(str, self.space.shape))
+        return (
+            f"Records({len(self)} of {shape}, {self.classes} classes, "
+            f"{hashlib.sha256(content).hexdigest()[:8]})"
+        )
+
     def __getitem__(self, index: slice | Sequence[int] | Tensor) -> Records:
         if isinstance(index, slice):
             return replace(self, x=self.x[index], y=self.y[index])
@@ -156,6 +165,8 @@ class Records:
     ) -> Splits:
         """Split into disjoint parts, class by class; equal records are first merged into one.
 
+        How many were merged is ``merged`` of the result, and part of what printing it says.
+
         ``train`` is the pool that secrets and their decoys are drawn from,
         ``held_out`` is for utility, ``prior`` is what an attacker may have collected.
         """
@@ -173,7 +184,7 @@ class Records:
             for part, (start, stop) in zip(parts, ((0, first), (first, second), (second, third))):
                 part.extend(members[start:stop])
         in_train, in_held_out, in_prior = (whole[sorted(part)] for part in parts)
-        return Splits(in_train, in_held_out, Prior(in_prior))
+        return Splits(in_train, in_held_out, Prior(in_prior), len(self) - len(whole))
 
 
 @dataclass(frozen=True)
@@ -219,11 +230,19 @@ class Prior:
 
 @dataclass(frozen=True)
 class Splits:
-    """Disjoint parts of one dataset."""
+    """Disjoint parts of one dataset; ``merged`` records were copies of others and left out."""
 
     train: Records
     held_out: Records
     prior: Prior
+    merged: int = 0
+
+    def __repr__(self) -> str:
+        copies = "1 copy of another" if self.merged == 1 else f"{self.merged} copies of others"
+        return (
+            f"Splits(train={len(self.train)}, held_out={len(self.held_out)}, "
+            f"prior={len(self.prior.records)}; {copies} left out)"
+        )
 
     @cached_property
     def space(self) -> Space:

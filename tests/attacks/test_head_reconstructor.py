@@ -36,6 +36,7 @@ from vestige.attacks.residual_generator import ResidualBlock, ResidualGenerator
 from vestige.attacks.shadow_stream import BATCHES, ShadowStream
 from vestige.errors import NotFound
 from vestige.features import features_of
+from vestige.files import read_safetensors, tensor_bytes
 from vestige.observations import Hints, ModelRelease, Observation, Public
 from vestige.records import TableSpace
 from vestige.shadows.heads import HeadFactory
@@ -285,6 +286,19 @@ def test_what_is_resumed_ends_as_what_was_never_stopped(tmp_path, average):
     dataclasses.replace(kept, learning_rate=1e-3).fitted(known(), generator=stream(0, "fit"))
     kept.fitted(known(), generator=stream(1, "fit"))
     assert len(list((tmp_path / "folder").iterdir())) == 3
+
+
+@pytest.mark.parametrize("part", ["standing", "network/", "best/", "average/", "adam/"])
+def test_a_checkpoint_that_lacks_a_part_is_named(tmp_path, part):
+    attack = dataclasses.replace(QUICK, average=0.9, checkpoints=tmp_path)
+    attack.fitted(known(), generator=stream(0, "fit"))
+    (file,) = tmp_path.iterdir()
+    tensors, said = read_safetensors(file)
+    tensors = {name: t for name, t in tensors.items() if not name.startswith(part)}
+    said = {name: word for name, word in said.items() if name != part}
+    file.write_bytes(tensor_bytes(tensors, said))
+    with pytest.raises(BadInput, match="is damaged: delete it"):
+        attack.fitted(known(), generator=stream(0, "fit"))
 
 
 def test_training_stops_when_validation_gets_no_better(monkeypatch):

@@ -16,6 +16,7 @@ from vestige.attacks.drawing_goals import goal_losses, perceptual_losses, softmi
 from vestige.attacks.head_reader import drawings, network_inputs, to_records
 from vestige.attacks.head_validation import HeldBackHeads, true_positive_rate
 from vestige.attacks.shadow_stream import ShadowBatch, ShadowStream
+from vestige.errors import BadInput
 from vestige.files import explained, read_safetensors, tensor_bytes, write_atomically
 from vestige.shadows.standardization import Standardization
 
@@ -153,19 +154,28 @@ class ReaderTraining:
     def _resume(self, path: Path) -> None:
         """Take up the state of a checkpoint; its name says that it belongs to this training."""
         tensors, said = read_safetensors(path)
-        self.standing.__dict__.update(json.loads(said["standing"]))
-        self.network.load_state_dict(_under("network", tensors))
-        self._best = {n: v.to(self.device) for n, v in _under("best", tensors).items()}
-        if self._average is not None:
-            average = _under("average", tensors)
-            self._average = {n: v.to(self.device) for n, v in average.items()}
-        for number, parameter in enumerate(self.network.parameters()):
-            state = _under(f"adam/{number}", tensors)
-            # Adam counts its steps on the CPU, whatever device its moments are on.
-            self._optimizer.state[parameter] = {
-                name: value if name == "step" else torch.empty_like(parameter).copy_(value)
-                for name, value in state.items()
-            }
+        try:
+            self.standing.__dict__.update(asdict(Standing(**json.loads(said["standing"]))))
+            self.network.load_state_dict(_under("network", tensors))
+            self._best = self._on_device(_under("best", tensors), self._best)
+            if self._average is not None:
+                self._average = self._on_device(_under("average", tensors), self._average)
+            for number, parameter in enumerate(self.network.parameters()):
+                state = _under(f"adam/{number}", tensors)
+                # Adam counts its steps on the CPU, whatever device its moments are on.
+                self._optimizer.state[parameter] = {
+                    name: state[name]
+                    if name == "step"
+                    else torch.empty_like(parameter).copy_(state[name])
+                    for name in ("step", "exp_avg", "exp_avg_sq")
+                }
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise BadInput(
+                f"{path} is damaged: delete it, and the training begins anew."
+            ) from error
+
+    def _on_device(self, found: dict[str, Tensor], like: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {name: found[name].to(self.device) for name in like}
 
 
 def _copied(network: nn.Module) -> dict[str, Tensor]:
