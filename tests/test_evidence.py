@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -181,3 +182,22 @@ def test_psnr_and_nearest_neighbor():
     naive = np.mean([min(float(((s - p) ** 2).mean()) for p in prior.records.x) for s in secrets.x])
     found = nearest_neighbor_distance(secrets, prior, mean_squared_error)
     assert found == pytest.approx(naive, rel=1e-5)
+
+
+def test_the_nearest_of_many_is_that_of_all_differences():
+    """Copies of a secret, and records that differ from it in the last digits, are told apart."""
+    secrets, others = draws(20, 1), draws(300, 2)
+    x = others.x.double()
+    x[7] = secrets.x[3].double()
+    x[8] = secrets.x[4].double() + 1e-9
+    others = replace(others, x=x)
+    found = nearest_neighbor_distance(secrets, Prior(others), mean_squared_error)
+    by_hand = [
+        min(float((one.double() - other).square().mean()) for other in others.x)
+        for one in secrets.x
+    ]
+    assert by_hand[3] == 0.0
+    assert 0 < by_hand[4] < 1e-17
+    assert found == pytest.approx(sum(by_hand) / 20, rel=1e-9)
+    few = nearest_neighbor_distance(secrets[4:5], Prior(others), mean_squared_error)
+    assert few == pytest.approx(by_hand[4], rel=1e-6)
