@@ -223,9 +223,10 @@ def rates(record: Record, lead: AttackRecord | None) -> Table:
 def otherwise(record: Record, lead: AttackRecord | None) -> Table:
     """The same attacks by other measures, and against secrets of other trials."""
     single = record.trials_finished == 1
+    guessed = "labels" in record.threat.not_told
     columns = [
         Column("SSIM" if single else "SSIM, median"),
-        Column("Labels right"),
+        Column("Labels inferred right" if guessed else "Labels right"),
         Column("One threshold for all trials", number=False),
     ]
     cells = [
