@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import subprocess
 import sys
@@ -10,12 +11,15 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from torch import nn
+from torch import Tensor, nn
 
-from vestige.attacks import ReconstructorNetwork
+from vestige import WeakAdversary
+from vestige.attacks import HeadReconstructor, ReconstructorNetwork, head_reconstructor
+from vestige.attacks.head_reader import network_inputs
+from vestige.attacks.reader_training import ReaderTraining
 from vestige.errors import BadInput
 from vestige.training_processes import OneProcess, own_part, training_processes
-from worlds import draws
+from worlds import draws, head_world
 
 TESTS = Path(__file__).parent
 SETTINGS = ReconstructorNetwork(shadows=24, epochs=3, hidden=(8,), batch_size=5, validation=0.25)
@@ -96,6 +100,44 @@ def test_accelerate_is_asked_for_by_name_only_where_it_is_needed(monkeypatch):
         training_processes()
 
 
+def fitted_heads() -> dict[str, torch.Tensor]:
+    """A reconstructor of heads after two steps, sketch and averaging left out."""
+    attack = HeadReconstructor(
+        size=2, steps=2, batch_size=5, statistics=30, validation_interval=2, sketch=False
+    )
+    victim, parts = head_world()
+    public = WeakAdversary().public(victim, parts.prior)
+    state = attack.fitted(public, generator=stream(4)).network.state_dict()
+    return {name: value.contiguous() for name, value in state.items()}
+
+
+class TwoPartsByHand(ReaderTraining):
+    """Each step from two copies of the network, which see three and two of the five heads."""
+
+    def _learn(self, batch):
+        slopes: list[Tensor] = []
+        buffers: dict[str, Tensor] = {}
+        for part in (slice(0, 3), slice(3, 5)):
+            copied = copy.deepcopy(self.network).train()
+            rows = network_inputs(
+                self.standardization(batch.weights[part]), batch.drawing[part], self.classes
+            )
+            with torch.enable_grad():
+                losses = self._loss(copied(rows), batch.goals[part], self.images)
+                found = torch.autograd.grad(losses.sum() / 5, list(copied.parameters()))
+            slopes = [a + b for a, b in zip(slopes, found)] if slopes else list(found)
+            for name, value in copied.named_buffers():
+                if value.is_floating_point():
+                    buffers[name] = buffers.get(name, 0) + len(losses) / 5 * value
+                else:
+                    buffers[name] = value
+        for parameter, slope in zip(self.network.parameters(), slopes):
+            parameter.grad = slope
+        self._optimizer.step()
+        for name, value in self.network.named_buffers():
+            value.copy_(buffers[name])
+
+
 SCRIPT = """
 import os, sys
 from pathlib import Path
@@ -108,6 +150,8 @@ processes = training_processes()
 assert processes.count == 2
 folder = Path(sys.argv[1])
 save_file(fitted(), folder / f"reader-{processes.rank}.safetensors")
+from test_training_processes import fitted_heads
+save_file(fitted_heads(), folder / f"heads-{processes.rank}.safetensors")
 if sys.argv[2] == "prior":
     from priors.test_prior_training import SMALL, bars
     from vestige.priors import train_prior
@@ -116,7 +160,7 @@ if sys.argv[2] == "prior":
 """
 
 
-def test_two_processes_train_as_one(tmp_path):
+def test_two_processes_train_as_one(tmp_path, monkeypatch):
     """Two processes of gloo on the CPU; every batch of five is shared as three and two."""
     pytest.importorskip("accelerate")
     try:
@@ -147,6 +191,12 @@ def test_two_processes_train_as_one(tmp_path):
     for name, value in alone.items():
         assert torch.equal(first[name], second[name]), name
         assert torch.allclose(first[name], value, atol=1e-5), name
+    monkeypatch.setattr(head_reconstructor, "ReaderTraining", TwoPartsByHand)
+    by_hand = fitted_heads()
+    first, second = (load_file(tmp_path / f"heads-{rank}.safetensors") for rank in (0, 1))
+    for name, value in by_hand.items():
+        assert torch.equal(first[name], second[name]), name
+        assert torch.allclose(first[name], value, atol=1e-4), name
     if with_prior == "none":
         return
     from priors.test_prior_training import SMALL, bars

@@ -19,6 +19,7 @@ from vestige.attacks.shadow_stream import ShadowBatch, ShadowStream
 from vestige.errors import BadInput
 from vestige.files import explained, read_safetensors, tensor_bytes, write_atomically
 from vestige.shadows.standardization import Standardization
+from vestige.training_processes import first_says, own_part, training_processes
 
 if TYPE_CHECKING:
     from vestige.attacks.head_reconstructor import HeadReconstructor
@@ -42,6 +43,10 @@ class ReaderTraining:
     The best validation has the highest true positive rate, and among equal ones the lowest loss.
     Every batch is a function of its step, so a checkpoint holds no generator, and what is resumed
     ends as what was never stopped.
+
+    Started by ``accelerate launch``, every process has its part of each batch on its device. Batch
+    norm then sees the part alone, as is usual, so several processes train a little differently
+    from one; its running statistics are the mean over the processes.
     """
 
     def __init__(
@@ -57,7 +62,14 @@ class ReaderTraining:
         self.settings, self.network, self.shadows = settings, network, shadows
         self.standardization, self.images, self.held = standardization, images, held
         self.checkpoint, self.standing = checkpoint, Standing()
-        self.device = next(network.parameters()).device
+        self._processes, self._home = training_processes(), next(network.parameters()).device
+        self.device = self._processes.device(self._home)
+        network.to(self.device)
+        if settings.batch_size < 2 * self._processes.count:
+            raise BadInput(
+                f"Batches of {settings.batch_size} heads are too small for "
+                f"{self._processes.count} processes: give each of them two or more."
+            )
         self.classes = len(shadows.goals.classes)
         self._held_rows = standardization(held.weights)
         self._optimizer = torch.optim.Adam(network.parameters(), lr=settings.learning_rate)
@@ -76,30 +88,36 @@ class ReaderTraining:
                 self._learn(batch)
                 standing.step += 1
                 told = standing.best_loss if math.isfinite(standing.best_loss) else None
-                stop = progress.report(standing.step, settings.steps, told)
+                stop = bool(self._agreed(progress.report(standing.step, settings.steps, told)))
                 last = standing.step == settings.steps
                 if stop or last or standing.step % settings.validation_interval == 0:
                     self._validate()
                     standing.finished = last or standing.unimproved >= settings.patience
                     # Stopped in between, a run would be validated where an unstopped one is not.
-                    if self.checkpoint is not None and (standing.finished or not stop):
+                    due = self._processes.rank == 0 and (standing.finished or not stop)
+                    if self.checkpoint is not None and due:
                         self._save(self.checkpoint)
                     if stop or standing.finished:
                         break
         self.network.load_state_dict(self._best)
-        self.network.eval()
+        self.network.to(self._home).eval()
         return standing
 
     def _learn(self, batch: ShadowBatch) -> None:
         """One step of Adam."""
-        rows = network_inputs(self.standardization(batch.weights), batch.drawing, self.classes)
+        own = own_part(self._processes, torch.arange(len(batch.weights)))
+        rows = self.standardization(batch.weights[own])
+        rows = network_inputs(rows, batch.drawing[own], self.classes)
         self.network.train()
+        parameters = list(self.network.parameters())
         with torch.enable_grad():
             drawn = self.network(rows.to(self.device))
-            loss = self._loss(drawn, batch.goals, self.images).mean()
-            self._optimizer.zero_grad()
-            loss.backward()
+            losses = self._loss(drawn, batch.goals[own], self.images)
+            slopes = torch.autograd.grad(losses.sum() / len(batch.weights), parameters)
+        for parameter, slope in zip(parameters, self._processes.summed(slopes)):
+            parameter.grad = slope
         self._optimizer.step()
+        self._share_statistics(len(own) / len(batch.weights))
         if self._average is not None:
             assert self.settings.average is not None
             # Early on the average is over the steps so far, not over the untrained network.
@@ -107,6 +125,16 @@ class ReaderTraining:
             for name, value in self.network.state_dict().items():
                 if value.is_floating_point():
                     self._average[name].lerp_(value, 1 - kept)
+
+    def _share_statistics(self, share: float) -> None:
+        """Make running statistics the mean over the processes, each by its share of the batch."""
+        if self._processes.count > 1:
+            buffers = [b for b in self.network.buffers() if b.is_floating_point()]
+            for buffer, mean in zip(buffers, self._processes.summed([share * b for b in buffers])):
+                buffer.copy_(mean)
+
+    def _agreed(self, value: float) -> float:
+        return first_says(self._processes, value, self.device)
 
     def _loss(self, drawn: Tensor, members: Tensor, images: Tensor) -> Tensor:
         """Softmin loss (n,) of drawings against their goals (n, most) among images in [−1, 1]."""
@@ -126,13 +154,14 @@ class ReaderTraining:
         drawn = drawings(self.network, self._held_rows, self.classes)
         true, false = self.held.true_and_false(drawn)
         rate = true_positive_rate(true, false, self.settings.false_positive_rate)
+        rate = self._agreed(rate)
         with torch.no_grad():
             flat, members = drawn.flatten(0, 1), self.held.goals.flatten(0, 1)
             parts = [
                 self._loss(some.to(self.device), wanted, self.held.images)
                 for some, wanted in zip(flat.split(256), members.split(256))
             ]
-        loss = float(torch.cat(parts).mean())
+        loss = self._agreed(float(torch.cat(parts).mean()))
         standing.unimproved += 1
         if (rate, -loss) > (standing.best_rate, -standing.best_loss):
             standing.best_rate, standing.best_loss = rate, loss
