@@ -93,6 +93,7 @@ def measured(defense: Defense, given: argparse.Namespace) -> None:
         CombinedInversion(
             iterations=given.iterations,
             feature_weight=weight,
+            feature_sources=(two_layer_features,),
             recipes=recipe,
             noisy_recipes=recipe,
             simulated_batches=0,

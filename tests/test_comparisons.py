@@ -20,8 +20,11 @@ from vestige import (
     ComparedServer,
     Comparison,
     ComparisonPlan,
+    FederatedUpdate,
     HonestServer,
     ImprintReading,
+    InvertingGradients,
+    LocalTraining,
     MaliciousServer,
     Prior,
     SharedGradient,
@@ -29,6 +32,8 @@ from vestige import (
     compare,
     run,
 )
+from vestige.bounds.description import in_words
+from vestige.bounds.mechanisms import DPSGD
 from vestige.compared_cells import GUESS, errors_of
 from vestige.comparison import Cell, DefendedPoint, Utility
 from vestige.comparison_figures import limited_mean, pareto_front
@@ -515,3 +520,16 @@ def test_a_killed_comparison_goes_on(tmp_path):
     assert len({number for number in said["kept"] if number < 24}) >= 3, said
     assert said["redone"] == []
     assert said["equal"]
+
+
+def test_a_guarantee_is_stated_for_all_steps_of_the_victim():
+    """Three private local steps are three steps of DP-SGD, whatever one release would be."""
+    local = LocalTraining(steps=3, learning_rate=0.1)
+    victim = FederatedUpdate(linear_network(), local, mode="eval")
+    server = ComparedServer("honest server", victim, [InvertingGradients(iterations=2)])
+    plan = plan_of(servers=[server], defenses=[PrivateGradients(1.0, 2.0)])
+    bare, private = compare(plan, trials=2).points
+    assert private.guarantee
+    assert private.mechanism == in_words(DPSGD(2.0, 1.0, 3, clipping_norm=1.0))
+    assert private.mechanism != in_words(PrivateGradients(1.0, 2.0).mechanism)
+    assert not bare.guarantee

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from vestige.alterations import ClientMemory, flat, shaped
+from vestige.alterations import ClientMemory, flat, mean_over_clients, shaped
 from vestige.simulation import Simulator
 
 
@@ -21,17 +21,22 @@ def sent_tensors(
     """
     plain, like = replace(simulator, alterations=(), clients=1), simulator.parameters
     local = simulator.local if update else None
-    scale = 1.0 if local is None else -1 / local.learning_rate
     sizes = [value.numel() for value in like.values()]
-    sent = []
-    for part, taught in zip(x.chunk(simulator.clients), targets.chunk(simulator.clients)):
-        computed = (plain.gradient if local is None else plain.update)(part, taught)
-        gradient = flat({name: computed[name] for name in like}).detach() * scale
-        deviation = plain.reading(computed, update=update, records=len(part)).deviation
+
+    def computed(part: Tensor, taught: Tensor) -> dict[str, Tensor]:
+        found = (plain.gradient if local is None else plain.update)(part, taught)
+        tensors = {name: found[name].detach() for name in like}
+        deviation = plain.reading(found, update=update, records=len(part)).deviation
         if float(torch.as_tensor(deviation).max()) > 0:
-            noise = torch.randn(gradient.shape, generator=generator).to(gradient)
-            gradient = gradient + abs(scale) * deviation * noise
+            whole = flat(tensors)
+            noise = torch.randn(whole.shape, generator=generator).to(whole)
+            tensors = shaped(whole + deviation * noise, like)
+        return tensors
+
+    def altered(gradient: Tensor) -> Tensor:
         for alteration in simulator.alterations:
             gradient = alteration.sent(gradient, sizes, generator=generator, memory=ClientMemory())
-        sent.append(gradient)
-    return shaped(torch.stack(sent).mean(0) / scale, like)
+        return gradient
+
+    scale = 1.0 if local is None else -1 / local.learning_rate
+    return mean_over_clients(computed, altered, (x, targets), simulator.clients, scale)

@@ -32,8 +32,9 @@ class BestOfRestarts:
     Each restart is a unit of work of the ``engine``, with its own random stream by its number, so
     the result is the same wherever they run. For searches that take minutes: workers are employed
     anew for each observation. An attack with restarts of its own runs them as one batch, which is
-    faster on one device; give it one restart here. The attack is prepared once, in this process.
-    Restarts that diverged or have no objective are returned only if all of them are so.
+    faster on one device; give it one restart here. The CPU time of workers is not in an audit's
+    times. The attack is prepared once, in this process. Restarts that diverged or have no objective
+    are returned only if all of them are so.
     """
 
     attack: Attack
@@ -51,7 +52,7 @@ class BestOfRestarts:
 
     @property
     def summary(self) -> str:
-        """The attack's."""
+        """The attack's, and how often it begins."""
         return f"{self.attack.summary}; the best of {self.restarts} restarts"
 
     @property
@@ -78,20 +79,19 @@ class BestOfRestarts:
         self, reconstruct: Reconstructor, observation: Observation, generator: torch.Generator
     ) -> Reconstruction:
         seed = int(torch.randint(2**62, (), generator=generator))
-        content = tensor_bytes(observation.release.tensors, {"attack": repr(self.attack)})
-        family = hashlib.sha256(content + str(seed).encode()).hexdigest()[:16]
+        family = hashlib.sha256(f"{self.attack!r} {seed}".encode()).hexdigest()[:16]
         units = [Unit(family, number) for number in range(self.restarts)]
         work = _Restarts(reconstruct, observation, seed)
-        best, number = None, 0
+        best, number, done = None, 0, 0
         with closing(results(self.engine, work, units, in_order=True)) as finished:
-            for done, one in enumerate(finished):
+            for done, one in enumerate(finished, 1):
                 found = _read(one.content)
                 if best is None or _badness(found) < _badness(best):
                     best, number = found, done
-                if progress.report(done + 1, self.restarts, best.objective):
+                if progress.report(done, self.restarts, best.objective):
                     break
         assert best is not None
-        info = {**best.info, "restarts": self.restarts, "best restart": number + 1}
+        info = {**best.info, "restarts": done, "best restart": number}
         return replace(best, info=info)
 
 

@@ -24,9 +24,10 @@ from vestige.record import Outcome
 from vestige.records import Prior, Records
 
 PSNR_FLOOR = 1e-20
-# Nearest records whose distance is formed exactly, of many that are ordered by inner products.
-FEW = 8
 """Smallest mean squared error in a PSNR: an exact reconstruction reads 200 dB, not infinity."""
+
+FEW = 8
+"""Nearest records whose distance is formed exactly, of many that inner products put in order."""
 
 
 def draw_decoys(pool: Records, audited: int, count: int, *, generator: torch.Generator) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,8 @@ from vestige.comparison_figures import Curve, limited_mean, pareto_front
 from vestige.comparison_plan import ComparisonPlan
 from vestige.comparison_sentences import Offer, budget_words, cost_words
 from vestige.defenses import Defense
+from vestige.defenses.defended_victims import stated
+from vestige.errors import BadInput
 from vestige.utilities import UtilityRuns
 
 
@@ -37,12 +40,17 @@ def measured_defense(
 ) -> MeasuredDefense:
     """Put together what was measured of a defence; ``undefended`` trainings are its yardstick."""
     utility, costs = _utility(runs, undefended, plan.confidence)
+    mechanism = defense.mechanism
+    if has_guarantee(mechanism):
+        # What holds for one release need not hold for all steps of this victim.
+        with suppress(BadInput):
+            mechanism = stated(defense(plan.servers[0].victim))
     point = DefendedPoint(
         defense=defense.name,
         strength=defense.strength,
         setting=defense.setting,
-        mechanism=in_words(defense.mechanism),
-        guarantee=has_guarantee(defense.mechanism),
+        mechanism=in_words(mechanism),
+        guarantee=has_guarantee(mechanism),
         records=defense.records(plan.batch_size),
         utility=utility,
         cells=tuple(cell.cell for cell in cells.values()),

@@ -118,7 +118,7 @@ class Records:
         return self.x.shape[0]
 
     def __repr__(self) -> str:
-        """How many of what, and a hash of all of it: a description that differs as they do."""
+        """How many of what, and a hash of their values in float32 and their labels."""
         content = "".join(self.fingerprints()).encode() + self.y.cpu().numpy().tobytes()
         shape = " × ".join(map(str, self.space.shape))
         return (

@@ -3,7 +3,8 @@
 ``accelerate launch script.py`` starts a script as many times as there are devices. Every process
 then draws the same batches, from the same streams, takes its part of each, and the slopes of all
 parts are added up: the weights stay equal in all processes, and are those of a single process up to
-rounding. Started in the ordinary way there is one process, and nothing here does anything.
+rounding (batch norm apart, which sees the part only). Started in the ordinary way there is one
+process, and nothing here does anything.
 """
 
 from __future__ import annotations

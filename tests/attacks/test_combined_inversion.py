@@ -388,6 +388,15 @@ def test_bad_settings_are_refused(settings, says):
         CombinedInversion(**settings)
 
 
+def test_recipes_that_cannot_be_compared_are_not_put_in_turn():
+    refined = Recipe(1.0, 0.0, 0.1, refinement=0.3)
+    with pytest.raises(BadInput, match="all refine or none"):
+        in_turn(Recipe(), refined)
+    with pytest.raises(BadInput, match="single ones"):
+        in_turn(in_turn(Recipe(), Recipe()), Recipe())
+    assert [part.refinement for part in in_turn(refined, refined).chain] == [0.3, 0.3]
+
+
 @pytest.mark.parametrize(
     ("settings", "says"),
     [

@@ -56,8 +56,9 @@ class CombinedInversion:
       Gaussian fitted to records of the prior (``GaussianPrior``), which minimise the likelihood's
       distance + weight·½‖z‖² in whitened coordinates z. Under known noise a weight of 1 is Bayes'
       rule, so infinite noise gives the class mean (``noisy_recipes``).
-    - Where equations are exact, a search that got stuck shows: it leaves some of the release
-      unexplained. Recipes follow each other until one explains it, and the best is kept.
+    - A search that got stuck shows where equations are exact: it leaves some of the release
+      unexplained. Recipes follow each other until one explains it, each with all ``iterations``,
+      and the best is kept.
     - The attacker chooses among recipes by defending ``simulated_batches`` batches of its own
       records in the very same way and keeping the one with the least error on them. It does so
       once for each batch size. With 0 batches, noise or a mask makes it take the first that

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from vestige import progress
 from vestige.attacks.drawing_goals import goal_losses, perceptual_losses, softmin
@@ -129,8 +130,15 @@ class ReaderTraining:
     def _share_statistics(self, share: float) -> None:
         """Make running statistics the mean over the processes, each by its share of the batch."""
         if self._processes.count > 1:
-            buffers = [b for b in self.network.buffers() if b.is_floating_point()]
-            for buffer, mean in zip(buffers, self._processes.summed([share * b for b in buffers])):
+            buffers = [
+                statistic
+                for layer in self.network.modules()
+                if isinstance(layer, _BatchNorm)
+                for statistic in (layer.running_mean, layer.running_var)
+                if statistic is not None
+            ]
+            given = [share * buffer for buffer in buffers]
+            for buffer, mean in zip(buffers, self._processes.summed(given) if given else ()):
                 buffer.copy_(mean)
 
     def _agreed(self, value: float) -> float:

@@ -98,6 +98,7 @@ class Problem:
         """Best candidates of a recipe and those to follow where it does not explain the release."""
         best, info = self._followed(recipe, generator, None)
         least = self._remaining(recipe, best)
+        least = math.inf if math.isnan(least) else least
         for other in recipe.chain[1:]:
             if least <= EXPLAINED or best.stopped:
                 break
@@ -171,8 +172,9 @@ class Problem:
             lambda z: prior_distance(drawn(z), z),
         )
         z = polished(stack, prior.whitened(found.x.flatten(1) - mean), steps)
-        values, _ = stack(z[None])
-        return Found(matching.clipped(drawn(z)), float(values[0]))
+        x = matching.clipped(drawn(z))
+        values, _ = stack(prior.whitened(x.flatten(1) - mean)[None])
+        return Found(x, float(values[0]))
 
     def _prior_distance(self, weight: float) -> Callable[[Tensor, Tensor], Tensor]:
         """weight·½‖z‖² of candidates x with whitened coordinates z, and more outside the bounds."""
@@ -196,21 +198,22 @@ class Problem:
         """Records of least published objective, from a start or from uniform draws."""
         attack, matching, space = self.attack, self.matching, self.public.space
         info: dict[str, str | int | float | bool] = {}
-        features = self._feature_term(generator, info) if with_features else None
-        distance = self._distance()
-        stack = Stack(self._simulate, distance, self._penalty(features))
+        warm = False
         if attack.image_prior == "deep":
             images = Generated(self.size, space, matching.like, generator)
         elif start is not None:
-            images = Pixels(start.x, space.bounds)
+            images, warm = Pixels(start.x, space.bounds), True
         else:
             drawn = matching.drawn((self.size, *space.shape), "uniform", generator)
             images = Pixels(drawn, space.bounds)
+        features = self._feature_term(generator, info) if with_features else None
+        distance = self._distance()
+        stack = Stack(self._simulate, distance, self._penalty(features))
         found = descended(
             images,
             stack,
             steps,
-            learning_rate=attack.learning_rate * (1.0 if start is None else WARM),
+            learning_rate=attack.learning_rate * (WARM if warm else 1.0),
             signed=attack.signed,
             refresh=None if features is None else features.assign,
             refresh_every=attack.refresh_every,

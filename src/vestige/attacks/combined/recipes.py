@@ -43,6 +43,9 @@ class Recipe:
             raise BadInput("A recipe that uses the prior needs a positive weight for it.")
         if self.warm and self.prior_share:
             raise BadInput("A recipe starts from the prior or from what was found, not from both.")
+        others = self.otherwise
+        if others is not None and (others.refinement > 0) != (self.refinement > 0):
+            raise BadInput("Of recipes in turn all refine or none: what they leave is compared.")
 
     @property
     def needs_prior(self) -> bool:
@@ -50,7 +53,7 @@ class Recipe:
         return self.prior_weight > 0 or (self.otherwise is not None and self.otherwise.needs_prior)
 
     def __str__(self) -> str:
-        others = 0 if self.otherwise is None else len(self.chain) - 1
+        others = len(self.chain) - 1
         more = f", up to {others} more" if others else ""
         if not self.prior_share:
             features = "" if self.features else ", no features"
@@ -68,6 +71,8 @@ class Recipe:
 def in_turn(*recipes: Recipe) -> Recipe:
     """The first of the recipes, with the others to follow where it does not explain the release."""
     first, *others = recipes
+    if first.otherwise is not None:
+        raise BadInput("Recipes in turn are single ones, without others to follow.")
     return replace(first, otherwise=in_turn(*others) if others else None)
 
 
