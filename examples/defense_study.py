@@ -46,7 +46,7 @@ from vestige.defenses import (
     PrivateGradients,
 )
 
-RATE = 0.3
+RATE = 0.1
 BINS = 32
 PUBLISHED: tuple[Defense, ...] = (
     *(GradientPruning(rate) for rate in (0.3, 0.5, 0.7, 0.9, 0.99)),
@@ -167,7 +167,7 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=200)
     parser.add_argument("--trials", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=200)
-    parser.add_argument("--client-batch", type=int, default=4, help="records of a client's round")
+    parser.add_argument("--client-batch", type=int, default=8, help="records of a client's round")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--rehearsals", type=int, default=2, help="simulated batches of a defence")
     parser.add_argument("--static", action="store_true", help="attackers who know no defence too")
