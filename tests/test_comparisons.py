@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -48,7 +49,7 @@ from vestige.defenses import (
     PrivateGradients,
     Undefended,
 )
-from vestige.engines import LocalProcesses
+from vestige.engines import InProcess, LocalProcesses
 from vestige.noise_study import Mean
 from vestige.observations import GradientRelease, Reconstruction
 from vestige.record import Rate, VerdictKind
@@ -417,6 +418,7 @@ def test_the_example_can_be_audited_throughout():
 
 FILE = f"""
 import sys
+from contextlib import contextmanager
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from test_comparisons import plan_of
 comparison = plan_of()
@@ -533,3 +535,21 @@ def test_a_guarantee_is_stated_for_all_steps_of_the_victim():
     assert private.mechanism == in_words(DPSGD(2.0, 1.0, 3, clipping_norm=1.0))
     assert private.mechanism != in_words(PrivateGradients(1.0, 2.0).mechanism)
     assert not bare.guarantee
+
+
+def test_the_cpu_time_of_workers_counts():
+    class Slow(InProcess):
+        """Says that other processes spent a thousand seconds on each unit."""
+
+        here = False
+
+        @contextmanager
+        def employed(self, work):
+            with super().employed(work) as workers:
+                report = workers.report
+                workers.report = lambda: replace(report(), cpu_seconds=1000.0)
+                yield workers
+
+    found = compare(plan_of(), trials=3, engine=Slow())
+    # Three defences with two trainings and three trials each.
+    assert 15_000 <= found.cpu_seconds < 15_100

@@ -27,7 +27,8 @@ from vestige.comparison_sentences import (
     recommend,
 )
 from vestige.defenses import Defense
-from vestige.engines import Engine
+from vestige.engines import Engine, InProcess
+from vestige.engines.metered import Metered
 from vestige.errors import BadInput
 from vestige.files import explained
 from vestige.measured_defenses import (
@@ -89,7 +90,10 @@ def compare(
     with place as folder:
         with explained(Path(folder)):
             Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
-        return _compared(plan, trials, seed, Path(folder), watcher, engine, began)
+        meter = Metered(engine or InProcess())
+        found = _compared(plan, trials, seed, Path(folder), watcher, meter)
+        spent = time.process_time() - began + meter.cpu_seconds
+        return found.model_copy(update={"cpu_seconds": spent})
 
 
 def _compared(
@@ -98,13 +102,12 @@ def _compared(
     seed: int,
     folder: Path,
     watcher: ComparisonWatcher | None,
-    engine: Engine | None,
-    began: float,
+    engine: Engine,
 ) -> Comparison:
     defenses = plan.all_defenses
     steps = _Steps(len(defenses) * (1 + len(plan.servers)), trials, watcher)
     runs: list[UtilityRuns] = []
-    if engine is not None and not engine.here:
+    if not engine.here:
         with progress.listening(steps.listener("trainings")):
             train_ahead(
                 defenses,
@@ -135,11 +138,11 @@ def _compared(
             )
             steps.done += 1
         measured.append(measured_defense(plan, defense, found, runs[0], cells))
-    return _document(plan, measured, trials, seed, began)
+    return _document(plan, measured, trials, seed)
 
 
 def _document(
-    plan: ComparisonPlan, measured: Sequence[MeasuredDefense], trials: int, seed: int, began: float
+    plan: ComparisonPlan, measured: Sequence[MeasuredDefense], trials: int, seed: int
 ) -> Comparison:
     points = tuple(one.point for one in measured)
     offers = {
@@ -182,7 +185,6 @@ def _document(
         limits=comparison_limits(plan, points),
         settings=_settings(plan, trials, seed),
         environment=environment(device),
-        cpu_seconds=time.process_time() - began,
         verdict=judge_comparison(
             plan, points[0], defended, [c.claim_refuted for c in whole if c.claim_refuted]
         ),
