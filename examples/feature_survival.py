@@ -53,9 +53,9 @@ def wide_network(records: Records, features: int, hidden: int) -> nn.Sequential:
     """Strided tanh convolutions down to at most so many features, and a wide tanh head."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        body = nn.Sequential(nn.Conv2d(records.x.shape[1], 8, 3, stride=2, padding=1), nn.Tanh())
+        body = nn.Sequential(nn.Conv2d(records.x.shape[1], 4, 3, stride=2, padding=1), nn.Tanh())
         while (size := body(records.x[:1]).numel()) > features:
-            body.extend([nn.Conv2d(8, 8, 3, stride=2, padding=1), nn.Tanh()])
+            body.extend([nn.Conv2d(4, 4, 3, stride=2, padding=1), nn.Tanh()])
         body.append(nn.Flatten())
         return nn.Sequential(
             body, nn.Linear(size, hidden), nn.Tanh(), nn.Linear(hidden, records.classes)
@@ -129,8 +129,8 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--trials", type=int, default=8)
     parser.add_argument("--iterations", type=int, default=300)
-    parser.add_argument("--features", type=int, default=128, help="at most")
-    parser.add_argument("--hidden", type=int, default=2000)
+    parser.add_argument("--features", type=int, default=64, help="at most")
+    parser.add_argument("--hidden", type=int, default=1000)
     parser.add_argument("--weight", type=float, default=0.1, help="of the features")
     given = parser.parse_args()
     for defense in DEFENSES:
