@@ -211,7 +211,7 @@ def lost_driver(sheet: Sheet, iterations: int, audit: Audit, folder: Path) -> No
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--shards", type=int, default=16)
+    parser.add_argument("--shards", type=int, default=48)
     parser.add_argument("--heads", type=int, default=2048)
     parser.add_argument("--runs", type=int, default=10)
     parser.add_argument("--iterations", type=int, default=100)
