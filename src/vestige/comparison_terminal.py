@@ -10,7 +10,13 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
@@ -23,6 +29,7 @@ from vestige.errors import Conflict, Interrupted
 from vestige.files import explained, write_atomically
 from vestige.numbers import EN_DASH, rate_with_limits
 from vestige.pages import save_page
+from vestige.terminal import PerSecond
 
 NAME = "comparison.json"
 
@@ -132,6 +139,8 @@ def _watching() -> Iterator[ComparisonWatcher]:
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
+        PerSecond(),
+        TimeRemainingColumn(),
         transient=True,
         console=console,
         disable=not console.is_terminal,

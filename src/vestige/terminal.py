@@ -214,7 +214,7 @@ def _watching(what: str, total: int) -> Iterator[Callable[[Moment], None]]:
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
-        _PerSecond(),
+        PerSecond(),
         TimeRemainingColumn(),
         TextColumn("{task.fields[note]}"),
         transient=True,
@@ -238,7 +238,7 @@ def _watching(what: str, total: int) -> Iterator[Callable[[Moment], None]]:
         yield watch
 
 
-class _PerSecond(ProgressColumn):
+class PerSecond(ProgressColumn):
     """How many are done in a second, or in a minute or an hour where a second is too short."""
 
     def render(self, task: Task) -> Text:
