@@ -81,7 +81,7 @@ def measured(defense: Defense, given: argparse.Namespace) -> None:
     """Print one defence's line."""
     parts = load(given.dataset).split(seed=0)
     network = wide_network(parts.train, given.features, given.hidden)
-    victim = defense(SharedGradient(network))
+    victim = defense(SharedGradient(network, mode="eval"))
     public: Public = THREAT.public(victim, parts.prior)
     recipe = (Recipe(polish=0.15),)
     attacks = [
