@@ -277,10 +277,12 @@ def matched_table(comparison: Comparison, server: str) -> Table | None:
         at = by_place.get((name, chosen))
         drawn = bar(at.protection, end or 1.0, guess) if at and at.protection else "not reached"
         between = " and ".join(at.between) if at else ""
+        missed = (m.reason for m in found if m.defense == name and m.protection is None)
+        why = next(filter(None, missed), "")
         rows.append(
             Row(
                 name,
-                f"between {between}" if between else "",
+                "; ".join(filter(None, (f"between {between}" if between else "", why))),
                 (drawn, *(_matched(by_place.get((name, lost))) for lost in costs)),
             )
         )
@@ -295,7 +297,7 @@ def _matched(matched: Matched | None) -> str:
     if matched is None:
         return numbers.EN_DASH
     if matched.protection is None:
-        return f"not reached: {matched.reason}" if matched.reason else "not reached"
+        return "not reached"
     return error_with_limits(matched.protection)
 
 
