@@ -6,9 +6,10 @@ Run on a machine with two cores and nothing else to do: ``python benchmarks/engi
 - Speed: shadow heads by Ray workers. What is claimed is time on the wall, so this is measured on
   the wall; one worker and two take turns on the same shards, and the median of the rounds counts.
   The load of the machine stands beside it: with other work on the cores the figure says little.
-- Lost machines: an audit on a cluster of a head without CPUs and two nodes. At a random moment one
-  node's processes are killed (SIGKILL); a new one joins before the next run. The Record must be
-  that of an undisturbed run in this process, byte by byte but for its times.
+- Lost machines: an audit on a cluster of a head without CPUs and two nodes. At a random moment,
+  counted in finished trials, one node's processes are killed (SIGKILL); a new one joins before the
+  next run. The Record must be that of an undisturbed run in this process, byte by byte but for its
+  times.
 - Lost driver: the process that runs the audit, with workers of its own, is killed at random moments
   until an attempt ends by itself; the same comparison.
 """
@@ -121,10 +122,14 @@ class KilledNode:
 
         self.cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
         self.nodes = [self.cluster.add_node(num_cpus=1) for _ in range(2)]
+        self.finished_before = 0
 
-    def kill_after(self, delay: float) -> None:
-        """Kill the oldest node's processes after so many seconds."""
+    def kill_after(self, counted: CountedWrites, trials: int, delay: float) -> None:
+        """Kill the oldest node's processes some seconds after so many trials are finished."""
+        while counted.latest < trials:
+            time.sleep(0.005)
         time.sleep(delay)
+        self.finished_before = counted.latest
         self.cluster.remove_node(self.nodes.pop(0), allow_graceful=False)
 
     def fill_up(self) -> None:
@@ -141,14 +146,10 @@ def lost_machines(sheet: Sheet, audit: Audit, runs: int, folder: Path) -> None:
     ray.init(world.cluster.address, log_to_driver=False, logging_level="error")
     try:
         run(audit, trials=4, seed=SEED, engine=RayCluster())  # processes start
-        begun = time.monotonic()
-        run(audit, trials=TRIALS, seed=SEED, engine=RayCluster())
-        length = time.monotonic() - begun
         for number in range(runs):
-            delay = moments.uniform(0.05, 0.85) * length
-            killer = threading.Thread(target=world.kill_after, args=(delay,))
             place, counted = folder / f"node-{number}", CountedWrites()
-            begun = time.monotonic()
+            moment = (counted, moments.randint(0, TRIALS - 6), moments.uniform(0, 0.3))
+            killer = threading.Thread(target=world.kill_after, args=moment)
             killer.start()
             record = run(
                 audit,
@@ -158,8 +159,8 @@ def lost_machines(sheet: Sheet, audit: Audit, runs: int, folder: Path) -> None:
                 engine=RayCluster(),
                 watcher=counted,
             )
-            early += time.monotonic() - begun > delay
             killer.join()
+            early += world.finished_before < TRIALS
             world.fill_up()
             files = RunDirectory.existing(place).finished()
             whole = files == list(range(TRIALS)) and counted.finished == list(range(TRIALS + 1))
@@ -176,6 +177,11 @@ class CountedWrites:
 
     def __init__(self) -> None:
         self.finished: list[int] = []
+
+    @property
+    def latest(self) -> int:
+        """How many are finished by now."""
+        return self.finished[-1] if self.finished else 0
 
     def __call__(self, moment: Moment) -> None:
         """Note how many are finished."""
