@@ -388,6 +388,20 @@ def test_bad_settings_are_refused(settings, says):
         CombinedInversion(**settings)
 
 
+def test_without_a_prior_its_links_alone_are_left_out():
+    """Records too few for a prior leave the matching, not features alone."""
+    public, observation, _ = seen()
+    attack = CombinedInversion(iterations=2)
+    problem = Problem(attack, public, observation, None)
+    chains = [[str(part) for part in one.chain] for one in problem.recipes]
+    assert [len(chain) for chain in chains] == [3, 1]
+    assert not any(part.prior_weight for one in problem.recipes for part in one.chain)
+    assert [part.polish for part in problem.recipes[0].chain] == [0.15, 0.4, 0.3]
+    few = replace(public, prior=Prior(draws(9, 7)))
+    found = attack.prepare(few, generator=stream(1))(observation, stream(2))
+    assert "no features, up to 2 more" in str(found.info["recipe"])
+
+
 def test_recipes_that_cannot_be_compared_are_not_put_in_turn():
     refined = Recipe(1.0, 0.0, 0.1, refinement=0.3)
     with pytest.raises(BadInput, match="all refine or none"):

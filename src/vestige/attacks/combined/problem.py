@@ -17,7 +17,7 @@ from vestige.attacks.combined.feature_terms import FeatureTerm, RecoveredFeature
 from vestige.attacks.combined.gaussian_prior import GaussianPrior
 from vestige.attacks.combined.gradient_distances import likelihood_distance, tensorwise_cosine
 from vestige.attacks.combined.images import Generated, Pixels, Whitened
-from vestige.attacks.combined.recipes import Recipe
+from vestige.attacks.combined.recipes import Recipe, without_prior
 from vestige.attacks.inverting_gradients import smoothness_weight, total_variation
 from vestige.attacks.matching import (
     Matching,
@@ -70,7 +70,7 @@ class Problem:
         noisy, attack = self.matching.noise_share > 0, self.attack
         recipes = attack.noisy_recipes if noisy else attack.recipes
         if self.prior is None:
-            recipes = tuple(recipe for recipe in recipes if not recipe.needs_prior)
+            recipes = tuple(filter(None, map(without_prior, recipes)))
         return recipes or (Recipe(),)
 
     def reconstruction(self, recipe: Recipe, generator: torch.Generator) -> Reconstruction:

@@ -76,6 +76,12 @@ def in_turn(*recipes: Recipe) -> Recipe:
     return replace(first, otherwise=in_turn(*others) if others else None)
 
 
+def without_prior(recipe: Recipe) -> Recipe | None:
+    """What is left of a recipe and those to follow where there is no prior; None if nothing is."""
+    parts = [replace(part, otherwise=None) for part in recipe.chain if part.prior_weight == 0]
+    return in_turn(*parts) if parts else None
+
+
 # Without noise the equations are exact: what explains the release best is kept, and what matters
 # is how many of them are left.
 EXACT_RECIPES = (
