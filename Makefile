@@ -1,19 +1,30 @@
 # Every target creates the environment in .venv first if it is missing.
 PYTHON ?= python3
 BIN := .venv/bin
+CORE := .venv/core
 READY := .venv/ready
+EXTRAS := dev dp huggingface diffusion federated mlflow cluster accelerate docs
+INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
+LINTED := src tests benchmarks examples scripts docs/*.py
+comma := ,
+space := $(subst ,, )
 
-.PHONY: demo test lint docs bench clean
+.PHONY: demo check test lint docs bench lock clean
 
-demo: $(READY)  ## audit bundled faces and write demo/page.html
+demo: $(CORE)  ## audit bundled faces and write demo/page.html; installs the core only
 	$(BIN)/vestige demo --out demo
 
-test: $(READY)  ## every test that this machine can run, one thread on each core
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
+check: $(READY)  ## the inner loop: ruff and the quick tests
+	$(BIN)/ruff check $(LINTED)
+	VESTIGE_PROFILE=quick $(PYTEST) -m "not slow and not browser and not cluster and not peer"
 
-lint: $(READY)
-	$(BIN)/ruff check src tests benchmarks examples scripts docs/*.py
-	$(BIN)/ruff format --check src tests benchmarks examples scripts docs/*.py
+test: $(READY)  ## every test that this machine can run, one thread on each core
+	$(PYTEST)
+
+lint: $(READY)  ## ruff and pyright
+	$(BIN)/ruff check $(LINTED)
+	$(BIN)/ruff format --check $(LINTED)
 	$(BIN)/pyright
 
 docs: $(READY)  ## the documentation site, into site/; a broken link is an error
@@ -22,10 +33,21 @@ docs: $(READY)  ## the documentation site, into site/; a broken link is an error
 bench: $(READY)  ## measure what is claimed; slow
 	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
 
+LOCK := uv pip compile --quiet --universal --python-version 3.11.5 --generate-hashes --no-emit-index-url \
+	--no-header --no-annotate --constraint constraints.txt pyproject.toml
+
+lock:  ## write the hashes of all files behind constraints.txt; needs uv
+	$(LOCK) --output-file requirements.lock
+	$(LOCK) $(addprefix --extra ,$(EXTRAS)) --output-file requirements-all.lock
+
 clean:
 	rm -rf .venv demo runs site build dist src/*.egg-info .pytest_cache .ruff_cache .hypothesis
 
-$(READY): pyproject.toml constraints.txt
+$(CORE): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,dp,huggingface,diffusion,federated,mlflow,cluster,accelerate,docs]'
+	$(INSTALL) .
+	touch $(CORE)
+
+$(READY): $(CORE)
+	$(INSTALL) '.[$(subst $(space),$(comma),$(EXTRAS))]'
 	touch $(READY)

@@ -25,7 +25,7 @@ from collections.abc import Callable
 import numpy as np
 
 from vestige.bounds import DPSGD, PrivacyLossBound, calibrate
-from vestige.bounds.monte_carlo import log_likelihood_ratios
+from vestige.experimental.monte_carlo import log_likelihood_ratios
 
 NOISE, RATE, STEPS = 1.0, 0.01, 1000
 KAPPAS = np.geomspace(1e-6, 1, 200)

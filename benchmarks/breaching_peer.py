@@ -75,21 +75,26 @@ def reconstruct(
     restarts: int = 1,
     seed: int = 0,
     start: Tensor | None = None,
+    total_variation: bool = False,
+    train_mode: bool = False,
 ) -> tuple[Tensor, float, int]:
-    """Run "invertinggradients" or "deepleakage"; return images, CPU seconds and evaluations.
+    """Run a preset such as "invertinggradients"; return images, CPU seconds and evaluations.
 
     Breaching draws from torch's global state, which is seeded inside a fork of it, unless it is
-    told where the images ``start``. An evaluation is one gradient of the objective: an iteration of
-    its L-BFGS makes up to twenty-five.
+    told where the images ``start``. ``total_variation`` keeps the preset's own weight of it, which
+    needs colour images; a client in ``train_mode`` sends no buffers. An evaluation is one gradient
+    of the objective: an iteration of its L-BFGS makes up to twenty-five.
     """
     config = _config(attack)
     config.optim.max_iterations = iterations
     config.optim.callback = iterations + 1
     config.restarts.num_trials = restarts
-    if attack == "invertinggradients":
+    if attack == "invertinggradients" and not total_variation:
         config.regularization.total_variation.scale = 0.0
     attacker = _attacker(model, config)
     exchanged = _exchanged(model, gradient, labels, shape, batch_size, classes)
+    if train_mode:
+        exchanged[0][0]["buffers"] = None
     evaluations = 0
     forward = type(attacker.objective).forward
 

@@ -21,19 +21,14 @@ from dataclasses import dataclass, replace
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from vestige import (
-    BadInput,
-    ClosedForm,
-    ConvexFit,
-    InformedAdversary,
-    Prior,
-    Reconstruction,
-    Records,
-    ReleasedConvexModel,
-    load,
-    missing_record,
-)
-from vestige.observations import Run
+from vestige import Prior, Records
+from vestige.attacks import ClosedForm
+from vestige.datasets import load
+from vestige.errors import BadInput
+from vestige.interfaces import Reconstruction, Run
+from vestige.studies import missing_record
+from vestige.threats import InformedAdversary
+from vestige.victims import ConvexFit, ReleasedConvexModel
 
 GOAL_DECIBELS, GOAL_SHARE = 80.0, 0.99
 
@@ -107,7 +102,7 @@ def measure(world: World, targets: int) -> bool:
         found = reconstruct(observation, generator)
         attack_seconds += time.process_time() - begun
         if found.diverged:
-            reasons.append(f"target {index}: {found.info['remark']}")
+            reasons.append(f"target {index}: {found.remark}")
             continue
         quality.append(decibels(found.candidates, secret))
         good += quality[-1] > GOAL_DECIBELS and right(found, secret)

@@ -15,24 +15,12 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from sheet import Sheet
-from vestige import (
-    CombinedInversion,
-    ComparedServer,
-    Comparison,
-    ComparisonPlan,
-    DeepLeakage,
-    FederatedUpdate,
-    HonestServer,
-    InvertingGradients,
-    LocalTraining,
-    UtilityTraining,
-    compare,
-    load,
-    networks,
-)
-from vestige.comparison import DefendedPoint
+from vestige import Comparison, networks, run
+from vestige.attacks import CombinedInversion, DeepLeakage, InvertingGradients
+from vestige.datasets import load
 from vestige.defenses import (
     Defense,
     GradientDropout,
@@ -42,8 +30,16 @@ from vestige.defenses import (
     LocalAggregation,
     PrivateGradients,
 )
+from vestige.reports.comparison import ComparisonFindings, DefendedPoint
+from vestige.reports.parts import Times
+from vestige.reports.report import Report
+from vestige.studies import ComparedServer, UtilityTraining
+from vestige.threats import HonestServer
+from vestige.victims import FederatedUpdate, LocalTraining
 
 ITERATIONS = 200
+TRAININGS = 9
+"""Trainings of the small comparison, which come before its trials."""
 DEFENSES: tuple[Defense, ...] = (
     *(GradientPruning(rate) for rate in (0.7, 0.9, 0.99)),
     *(GradientNoise(deviation) for deviation in (0.001, 0.01, 0.05)),
@@ -54,7 +50,7 @@ DEFENSES: tuple[Defense, ...] = (
 )
 
 
-def plan(defenses: tuple[Defense, ...], iterations: int, rounds: int) -> ComparisonPlan:
+def plan(defenses: tuple[Defense, ...], iterations: int, rounds: int, trials: int) -> Comparison:
     digits = load("digits").split(seed=0)
     client = FederatedUpdate(
         networks.convnet(digits.space), LocalTraining(steps=1, learning_rate=0.3), mode="eval"
@@ -64,7 +60,7 @@ def plan(defenses: tuple[Defense, ...], iterations: int, rounds: int) -> Compari
         CombinedInversion(iterations=iterations),
         DeepLeakage(iterations=iterations // 2),
     ]
-    return ComparisonPlan(
+    return Comparison(
         [ComparedServer("honest server", client, attacks, HonestServer(labels=True))],
         defenses,
         digits.train,
@@ -73,14 +69,15 @@ def plan(defenses: tuple[Defense, ...], iterations: int, rounds: int) -> Compari
             digits.train, digits.held_out, rounds=rounds, clients=4, batch_size=8, repeats=3
         ),
         title="Six defences at three strengths",
+        trials=trials,
         batch_size=2,
         false_positive_rate=0.05,
         static=False,
     )
 
 
-def small_plan() -> ComparisonPlan:
-    return plan((GradientPruning(0.9), GradientNoise(0.01)), 20, 5)
+def small_plan(trials: int) -> Comparison:
+    return plan((GradientPruning(0.9), GradientNoise(0.01)), 20, 5, trials)
 
 
 def improved(point: DefendedPoint) -> bool:
@@ -92,13 +89,14 @@ def improved(point: DefendedPoint) -> bool:
     return min(others) < errors["Inverting Gradients"]
 
 
-def trial_files(directory: Path) -> dict[str, int]:
-    """Finished trials by path, with the time of their last writing."""
-    return {str(path): path.stat().st_mtime_ns for path in directory.rglob("trials/*.safetensors")}
+def unit_files(directory: Path) -> dict[str, int]:
+    """Finished trainings and trials by path, with the time of their last writing."""
+    return {str(path): path.stat().st_mtime_ns for path in directory.rglob("units/*.safetensors")}
 
 
-def without_times(comparison: Comparison) -> Comparison:
-    return comparison.model_copy(update={"cpu_seconds": 0.0})
+def without_times(comparison: Report[ComparisonFindings, Any]) -> Report[ComparisonFindings, Any]:
+    findings = comparison.findings.model_copy(update={"times": Times()})
+    return comparison.model_copy(update={"findings": findings})
 
 
 def resumption(sheet: Sheet) -> None:
@@ -110,16 +108,16 @@ def resumption(sheet: Sheet) -> None:
             [sys.executable, __file__, "--small", str(directory), "--trials", str(trials)],
             env={**os.environ, "OMP_NUM_THREADS": "1"},
         )
-        while child.poll() is None and len(trial_files(directory)) < trials + 2:
+        while child.poll() is None and len(unit_files(directory)) < TRAININGS + trials + 2:
             time.sleep(0.05)
         child.send_signal(signal.SIGKILL)
         child.wait()
-        before = trial_files(directory)
-        resumed = compare(small_plan(), trials=trials, directory=directory)
-        after = trial_files(directory)
+        before = unit_files(directory)
+        resumed = run(small_plan(trials), directory=directory)
+        after = unit_files(directory)
         redone = sum(after.get(path) != moment for path, moment in before.items())
-        whole = compare(small_plan(), trials=trials, directory=Path(folder) / "whole")
-    sheet.figure("trials finished before the kill", len(before), trials + 2, "")
+        whole = run(small_plan(trials), directory=Path(folder) / "whole")
+    sheet.figure("units finished before the kill", len(before), TRAININGS + trials + 2, "")
     sheet.figure("of them done again", redone, 0, "", most=True, note=f"{len(after)} in all")
     differ = float(without_times(resumed) != without_times(whole))
     sheet.figure("difference to a comparison that nobody killed", differ, 0, "", most=True)
@@ -132,20 +130,20 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="keep the comparison and its page here")
     given = parser.parse_args()
     if given.small is not None:
-        compare(small_plan(), trials=given.trials, directory=given.small)
+        run(small_plan(given.trials), directory=given.small)
         return
     sheet, begun = Sheet(), time.process_time()
-    found = compare(plan(DEFENSES, ITERATIONS, 200), trials=given.trials, directory=given.out)
+    found = run(plan(DEFENSES, ITERATIONS, 200, given.trials), directory=given.out)
     minutes = (time.process_time() - begun) / 60
-    for point in found.points:
+    for point in found.findings.points:
         (cell,) = point.cells
         errors = "  ".join(f"{m.attack} {m.error.value:.3f}" for m in cell.measures)
         lost = point.utility.accuracy_lost
         cost = "diverged" if lost is None else f"{100 * lost.value:5.1f} points"
         print(f"{point.label:<28} {cost}  {errors}  strongest {cell.strongest}", flush=True)
-    for said in found.recommendations:
+    for said in found.judgement.recommendations:
         print(said.sentence, *said.details, sep="\n  ", flush=True)
-    defended = found.points[1:]
+    defended = found.findings.points[1:]
     sheet.figure("cells of defences and strengths", len(defended), 18, "")
     sheet.figure("CPU time of the comparison", minutes, 30, "min", most=True)
     share = 100 * sum(map(improved, defended)) / len(defended)

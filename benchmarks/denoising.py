@@ -34,9 +34,9 @@ from scipy.stats import spearmanr
 from torch import Tensor
 
 from sheet import Sheet, stream
-from vestige import datasets, denoisers
+from vestige import datasets
 from vestige.bounds import Gaussian
-from vestige.bounds.no_prior import NoPriorReconstruction
+from vestige.bounds.errors.no_prior import NoPriorReconstruction
 from vestige.distances import ssim
 from vestige.priors import (
     DiffusionPrior,
@@ -47,10 +47,11 @@ from vestige.priors import (
     ddpm,
     likeliest_deviation,
     posterior_mean,
-    privatized,
+    privatize,
     try_factors,
     wavelet_deviation,
 )
+from vestige.priors import classical_denoisers as denoisers
 
 LEVELS = (1000.0, 100.0, 50.0, 20.0, 10.0, 5.0)
 CANDIDATES = 256
@@ -97,7 +98,8 @@ def matched(private: PrivateImages, pool: Tensor, *, weighted: bool = False) -> 
     clipped = pool / clipping_factors(pool, private.clipping_norm)[:, None, None, None]
     found = []
     for index, released in enumerate(private.released):
-        near = (index + torch.arange(CANDIDATES)) % len(pool)
+        # The secret stands at another place each time: of equal candidates the first one is taken.
+        near = ((index + torch.arange(CANDIDATES)) % len(pool)).roll(index)
         distance = (clipped[near] - released).flatten(1).square().sum(1).double()
         likelihood = torch.softmax(-distance / (2 * private.noise_deviation**2), 0)
         weights = likelihood if weighted else torch.eye(CANDIDATES)[distance.argmin()]
@@ -122,8 +124,8 @@ def measured(
     shifted: DiffusionPrior,
 ) -> Level:
     secrets, level = pool[:images], Level(mu)
-    private = privatized(secrets, mu=mu, generator=stream(int(mu)))
-    noisy, deviation = private.rescaled(clipping_factors(secrets, 1.0))
+    private = privatize(secrets, mu=mu, generator=stream(int(mu)))
+    noisy, deviation = private.rescale(clipping_factors(secrets, 1.0))
     level.measure("posterior mean", secrets, lambda: posterior_mean(own, noisy, deviation))
     level.measure("DDIM", secrets, lambda: ddim(own, noisy, deviation))
     level.measure("shifted", secrets, lambda: posterior_mean(shifted, noisy, deviation))
@@ -135,7 +137,7 @@ def measured(
 
     def factor_unknown() -> Tensor:
         first = PrivateImages(private.released[:sampled], 1.0, 1 / mu)
-        rescaled = first.rescaled(try_factors(own, first, generator=stream(2)).best)
+        rescaled = first.rescale(try_factors(own, first, generator=stream(2)).best)
         return posterior_mean(own, *rescaled)
 
     level.measure("σ unknown", secrets, noise_unknown)

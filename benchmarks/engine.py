@@ -8,7 +8,7 @@ Run on a machine with two cores and nothing else to do: ``python benchmarks/engi
   The load of the machine stands beside it: with other work on the cores the figure says little.
 - Lost machines: an audit on a cluster of a head without CPUs and two nodes. At a random moment,
   counted in finished trials, one node's processes are killed (SIGKILL); a new one joins before the
-  next run. The Record must be that of an undisturbed run in this process, byte by byte but for its
+  next run. The report must be that of an undisturbed run in this process, byte by byte but for its
   times.
 - Lost driver: the process that runs the audit, with workers of its own, is killed at random moments
   until an attempt ends by itself; the same comparison.
@@ -26,32 +26,27 @@ import sys
 import tempfile
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from torch import nn
 
 from sheet import Sheet, stream
-from vestige import (
-    Audit,
-    ClassCounts,
-    HeadedModel,
-    HeadTraining,
-    HonestServer,
-    InvertingGradients,
-    Record,
-    ReleasedHead,
-    SharedGradient,
-    datasets,
-    networks,
-    run,
-)
+from vestige import Audit, datasets, networks, run
+from vestige.attacks import InvertingGradients
+from vestige.content import document_bytes
 from vestige.engines import LocalProcesses, RayCluster
-from vestige.record import Times
-from vestige.shadows.head_shards import HeadShards
-from vestige.shadows.heads import HeadFactory
-from vestige.store import RunDirectory, record_bytes
-from vestige.trials import Moment
+from vestige.networks import HeadedModel
+from vestige.progress import Progress
+from vestige.reports.audit import AuditReport
+from vestige.reports.files import load_report
+from vestige.reports.parts import Times
+from vestige.shadows.heads.factory import HeadFactory
+from vestige.shadows.heads.shards import HeadShards
+from vestige.studies.store import RunFolder
+from vestige.threats import HonestServer
+from vestige.victims import ClassCounts, HeadTraining, ReleasedHead, SharedGradient
 
 TRIALS, SEED = 24, 3
 
@@ -80,8 +75,9 @@ def digits_audit(iterations: int) -> Audit:
     )
 
 
-def without_times(record: Record) -> bytes:
-    return record_bytes(record.model_copy(update={"times": Times()}))
+def without_times(report: AuditReport) -> bytes:
+    findings = report.findings.model_copy(update={"times": Times()})
+    return document_bytes(report.model_copy(update={"findings": findings}))
 
 
 def load() -> str:
@@ -140,36 +136,35 @@ class KilledNode:
 def lost_machines(sheet: Sheet, audit: Audit, runs: int, folder: Path) -> None:
     import ray
 
-    wanted = without_times(run(audit, trials=TRIALS, seed=SEED))
+    wanted = without_times(run(replace(audit, trials=TRIALS), seed=SEED))
     moments, equal, early = random.Random(11), 0, 0
     world = KilledNode()
     ray.init(world.cluster.address, log_to_driver=False, logging_level="error")
     try:
-        run(audit, trials=4, seed=SEED, engine=RayCluster())  # processes start
+        run(replace(audit, trials=4), seed=SEED, engine=RayCluster())  # processes start
         for number in range(runs):
             place, counted = folder / f"node-{number}", CountedWrites()
             moment = (counted, moments.randint(0, TRIALS - 6), moments.uniform(0, 0.3))
             killer = threading.Thread(target=world.kill_after, args=moment)
             killer.start()
-            record = run(
-                audit,
-                trials=TRIALS,
+            report = run(
+                replace(audit, trials=TRIALS),
                 seed=SEED,
                 directory=place,
                 engine=RayCluster(),
-                watcher=counted,
+                watch=counted,
             )
             killer.join()
             early += world.finished_before < TRIALS
             world.fill_up()
-            files = RunDirectory.existing(place).finished()
+            files = RunFolder.existing(place).finished()
             whole = files == list(range(TRIALS)) and counted.finished == list(range(TRIALS + 1))
-            equal += whole and without_times(record) == wanted
+            equal += whole and without_times(report) == wanted
     finally:
         ray.shutdown()
         world.cluster.shutdown()
     sheet.figure("runs in which a node was killed before the end", early, runs, "")
-    sheet.figure("such runs with every trial once and the same Record", equal, runs, "")
+    sheet.figure("such runs with every trial once and the same report", equal, runs, "")
 
 
 class CountedWrites:
@@ -183,23 +178,23 @@ class CountedWrites:
         """How many are finished by now."""
         return self.finished[-1] if self.finished else 0
 
-    def __call__(self, moment: Moment) -> None:
+    def __call__(self, where: Progress) -> None:
         """Note how many are finished."""
-        self.finished.append(moment.trial)
+        self.finished.append(where.done)
 
 
 def lost_driver(sheet: Sheet, iterations: int, audit: Audit, folder: Path) -> None:
-    wanted = without_times(run(audit, trials=TRIALS, seed=SEED))
+    wanted = without_times(run(replace(audit, trials=TRIALS), seed=SEED))
     moments, kills = random.Random(5), 0
     place = folder / "driver"
     while True:
         command = [sys.executable, __file__, "--drive", str(place), "--iterations", str(iterations)]
         child = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
-        before = len(list(place.glob("trials/*.safetensors")))
+        before = len(list(place.glob("units/*.safetensors")))
         # Killed once it has got a little further; after five times it may end.
         goal = before + moments.randint(1, 5)
         while child.poll() is None and kills < 5:
-            if len(list(place.glob("trials/*.safetensors"))) >= goal:
+            if len(list(place.glob("units/*.safetensors"))) >= goal:
                 time.sleep(moments.uniform(0, 0.1))
                 child.send_signal(signal.SIGKILL)
                 kills += 1
@@ -209,8 +204,8 @@ def lost_driver(sheet: Sheet, iterations: int, audit: Audit, folder: Path) -> No
             break
         if kills == 0 or child.returncode > 0:
             raise SystemExit("the driver ended by itself, and not well")
-    same = without_times(RunDirectory.existing(place).record()) == wanted
-    words = "driver killed and resumed: the same Record"
+    same = without_times(load_report(place / "report.json")) == wanted
+    words = "driver killed and resumed: the same report"
     sheet.figure(words, float(same), 1, "", note=f"{kills} kills")
 
 
@@ -228,7 +223,7 @@ def main() -> None:
     audit = digits_audit(asked.iterations)
     if asked.drive is not None:
         engine = LocalProcesses(2)
-        run(audit, trials=TRIALS, seed=SEED, directory=asked.drive, engine=engine)
+        run(replace(audit, trials=TRIALS), seed=SEED, directory=asked.drive, engine=engine)
         return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     sheet, begun = Sheet(), time.monotonic()

@@ -55,9 +55,9 @@ from vestige.bounds import (
     ReleaseDefense,
     ReleaseSlopes,
     SquaredError,
-    TwoLayerNetwork,
     bound_errors,
 )
+from vestige.experimental.two_layer import TwoLayerNetwork
 
 NOISES = (0.1, 1.0, 4.0, 16.0)
 # Dropout rates at one record and at two.

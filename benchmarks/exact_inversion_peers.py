@@ -24,11 +24,11 @@ from exact_worlds import (
 )
 from sheet import Sheet, decibels, stream
 from vestige.attacks import InvertingGradients
-from vestige.attacks.exact.exclusive import exclusive_inversion
-from vestige.attacks.exact.sampling import sampling_inversion
-from vestige.exclusivity import exclusivity_rate
-from vestige.observations import Hints, Observation, Public
+from vestige.attacks.exact_inversion.exclusive import exclusive_inversion
+from vestige.attacks.exact_inversion.sampling import sampling_inversion
+from vestige.interfaces import Hints, Observation, Public
 from vestige.records import Prior
+from vestige.studies.diagnostics.exclusivity import exclusivity_rate
 
 # Chosen on other batches than those measured here (784-1000-10, batch 4, relative noise 0.01): the
 # default, which weighs inner tensors down, came to 51 dB where all tensors alike came to 70 (2

@@ -12,15 +12,17 @@ import torch
 from torch import Tensor, nn
 
 from sheet import decibels, stream
-from vestige.attacks.exact.exclusive_neurons import condition_holds
-from vestige.attacks.exact.layers import DenseHead, Recovered, dense_head
-from vestige.attacks.exact.lifted import lifted_inversion
+from vestige.attacks.exact_inversion.exclusive_neurons import condition_holds
+from vestige.attacks.exact_inversion.layers import DenseHead, Recovered, dense_head
+from vestige.attacks.exact_inversion.lifted import lifted_inversion
 from vestige.datasets import load
-from vestige.exclusivity import hidden_activity
+from vestige.interfaces import GradientRelease
 from vestige.networks import mlp
-from vestige.observations import GradientRelease
 from vestige.records import Column, Records, TableSpace
-from vestige.simulation import Simulator, one_hot
+from vestige.simulation.gradient import GradientSimulator
+from vestige.simulation.losses import one_hot
+from vestige.simulation.simulator import Simulator
+from vestige.studies.diagnostics.exclusivity import hidden_activity
 
 Change = Callable[[dict[str, Tensor], torch.Generator], dict[str, Tensor]]
 Method = Callable[[DenseHead, torch.Generator], Recovered]
@@ -132,7 +134,7 @@ class World:
     def simulator(self) -> Simulator:
         """Return the client's computation."""
         model = network(self.name, self.hidden, self.steps, self.bias, self.classes)
-        return Simulator(copy.deepcopy(model).to(self.dtype))
+        return GradientSimulator(copy.deepcopy(model).to(self.dtype))
 
     def lift(self, head: DenseHead, generator: torch.Generator) -> Recovered:
         """Run the lift with what it is told here."""
@@ -185,7 +187,7 @@ def _case(
     world: World, simulator: Simulator, secret: Records, seed: int, generator: torch.Generator
 ) -> Case:
     targets = one_hot(secret.y, secret.classes, world.dtype)
-    gradient = simulator.gradient(secret.x.to(world.dtype), targets, functional=False)
+    gradient = simulator(secret.x.to(world.dtype), targets, functional=False)
     tensors = {name: t.detach() for name, t in gradient.items()}
     if world.change is not None:
         tensors = world.change(tensors, generator)

@@ -25,16 +25,17 @@ from torch import Tensor, nn
 
 from sheet import Sheet, decibels, stream
 from vestige import datasets
-from vestige.attacks.body import Body
-from vestige.attacks.feature_inversion import FeatureInversion
-from vestige.attacks.feature_recovery import found_head, recovered_features
+from vestige.attacks.feature_inversion.attack import FeatureInversion
+from vestige.attacks.feature_inversion.body import Body
+from vestige.attacks.feature_inversion.feature_recovery import find_head, recover_features
 from vestige.attacks.inverting_gradients import InvertingGradients
-from vestige.deep_networks import alexnet, resnet18, vgg11
 from vestige.errors import VestigeError
+from vestige.interfaces import GradientRelease, Hints, Observation, Public
 from vestige.networks import lenet5
-from vestige.observations import GradientRelease, Hints, Observation, Public
+from vestige.networks.deep import alexnet, resnet18, vgg11
 from vestige.records import Prior, Records
-from vestige.simulation import Simulator, one_hot
+from vestige.simulation.gradient import GradientSimulator
+from vestige.simulation.losses import one_hot
 
 # Seeds that no setting was tuned on.
 FIRST_SEED = 100
@@ -82,8 +83,8 @@ class Case:
     @classmethod
     def released(cls, model: nn.Module, secret: Records, others: Records) -> Case:
         """Release the gradient of a batch."""
-        simulator = Simulator(model)
-        gradient = simulator.gradient(secret.x, one_hot(secret.y, secret.classes))
+        simulator = GradientSimulator(model)
+        gradient = simulator(secret.x, one_hot(secret.y, secret.classes))
         release = GradientRelease({name: tensor.detach() for name, tensor in gradient.items()})
         return cls(
             Public(simulator, Prior(others)), Observation(release, Hints(len(secret))), secret
@@ -106,8 +107,8 @@ class Case:
 
     def features(self) -> tuple[float, float]:
         """Smallest cosine between a record's features and the found ones; share of labels found."""
-        head = found_head(self.public, None)
-        found = recovered_features(
+        head = find_head(self.public, None)
+        found = recover_features(
             head, self.public, self.observation, noise=None, generator=stream(0)
         )
         true: Tensor = Body(self.public.simulator, head.first)(self.secret.x).detach().double()

@@ -25,10 +25,11 @@ from torch import Tensor, nn
 import breaching_peer
 from sheet import Sheet, decibels, stream
 from vestige.attacks import DeepLeakage, InvertingGradients
+from vestige.interfaces import GradientRelease, Hints, Observation, Public
 from vestige.networks import convnet, lenet
-from vestige.observations import GradientRelease, Hints, Observation, Public
 from vestige.records import ImageSpace, Prior, Records
-from vestige.simulation import Simulator, one_hot
+from vestige.simulation.gradient import GradientSimulator
+from vestige.simulation.losses import one_hot
 
 Attack = DeepLeakage | InvertingGradients
 Network = Callable[..., nn.Module]
@@ -76,10 +77,10 @@ class Case:
     ) -> Case:
         """Draw a network and a batch, and take its gradient."""
         generator = stream(seed)
-        simulator = Simulator(network(records.space, generator=generator))
+        simulator = GradientSimulator(network(records.space, generator=generator))
         order = torch.randperm(len(records), generator=generator)
         secret = records[order[:batch]]
-        gradient = simulator.gradient(secret.x, one_hot(secret.y, records.classes))
+        gradient = simulator(secret.x, one_hot(secret.y, records.classes))
         release = GradientRelease({name: tensor.detach() for name, tensor in gradient.items()})
         public = Public(simulator, Prior(records[order[batch:]]))
         return cls(public, Observation(release, Hints(batch, secret.y if labels else None)), secret)

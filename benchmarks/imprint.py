@@ -30,21 +30,15 @@ import torch
 from torch import Tensor
 
 from sheet import Sheet, decibels, stream
-from vestige import (
-    Bins,
-    ClippedNoise,
-    ImprintedModel,
-    ImprintReading,
-    MaliciousServer,
-    Prior,
-    Records,
-    SharedGradient,
-    datasets,
-)
-from vestige.deep_networks import resnet9
-from vestige.imprint import Sides, share_alone
-from vestige.observations import Run
+from vestige import Prior, Records, datasets
+from vestige.attacks import ImprintReading
+from vestige.interfaces import Run
+from vestige.networks import Bins, ImprintedModel
+from vestige.networks.deep import resnet9
+from vestige.networks.imprint import Sides, share_alone
 from vestige.priors import DiffusionPrior, posterior_mean
+from vestige.threats import MaliciousServer
+from vestige.victims import ClippedNoise, SharedGradient
 
 BATCH, BINS, WIDTH = 64, 128, 16
 MU, CLIPPING_NORM, GAIN = 1000.0, 0.01, 0.03

@@ -27,9 +27,12 @@ from dataclasses import replace
 import torch
 
 from sheet import Sheet, stream
-from vestige import PriorMatching, PrivateTraining, load, networks
+from vestige import networks
+from vestige.attacks import PriorMatching
 from vestige.bounds import DPSGD, tightest
-from vestige.matching_game import MatchingResult, matching_game, worst_case_game
+from vestige.datasets import load
+from vestige.experimental.matching_game import MatchingResult, matching_game, worst_case_game
+from vestige.victims import PrivateTraining
 
 RATIO, PUBLISHED = PriorMatching(), PriorMatching("dot_product")
 

@@ -35,19 +35,12 @@ import breaching_peer
 from gradient_inversion import Case, digits, small_cnn
 from peers_page import page
 from sheet import Sheet, decibels, stream
-from vestige import (
-    BadInput,
-    Bins,
-    DeepLeakage,
-    ExactInversion,
-    ImprintedModel,
-    ImprintReading,
-    InvertingGradients,
-    Records,
-    missing_record,
-)
-from vestige.networks import lenet, mlp
+from vestige import Records
+from vestige.attacks import DeepLeakage, ExactInversion, ImprintReading, InvertingGradients
+from vestige.errors import BadInput
+from vestige.networks import Bins, ImprintedModel, lenet, mlp
 from vestige.records import Column, ImageSpace, TableSpace
+from vestige.studies import missing_record
 
 ITERATIONS, LBFGS_ITERATIONS, KNOWN_ROWS, BINS = 300, 60, 50, 64
 NO_WORSE = -1.0

@@ -30,11 +30,13 @@ from scipy import stats
 from torch import nn
 
 from sheet import Sheet, stream
-from vestige import ClassCounts, HeadedModel, HeadTraining, ImageSpace, Records, ReleasedHead
+from vestige import ImageSpace, Records
 from vestige.bounds import DPSGD
-from vestige.shadows.head_shards import HeadShards
-from vestige.shadows.heads import HeadFactory
-from vestige.training_sets import TrainingSets
+from vestige.networks import HeadedModel
+from vestige.shadows.heads.factory import HeadFactory
+from vestige.shadows.heads.shards import HeadShards
+from vestige.simulation.training_sets import TrainingSets
+from vestige.victims import ClassCounts, HeadTraining, ReleasedHead
 
 POOL = 20_000
 EPOCHS = 32

@@ -21,10 +21,11 @@ import torch
 from torch import nn
 
 from sheet import Sheet, stream
-from vestige import ClassCounts, HeadedModel, HeadTraining, ReleasedHead
-from vestige.shadows.head_shards import HeadShards
-from vestige.shadows.heads import HeadFactory
+from vestige.networks import HeadedModel
+from vestige.shadows.heads.factory import HeadFactory
+from vestige.shadows.heads.shards import HeadShards
 from vestige.shadows.standardization import Standardization
+from vestige.victims import ClassCounts, HeadTraining, ReleasedHead
 
 RECORDS, WIDTH, CLASSES, EPOCHS = 10, 256, 10, 32
 POOL = 20_000

@@ -25,9 +25,9 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from sheet import Sheet, stream
-from vestige.attacks.tensor.activations import GELU, RELU, TANH, Activation, polynomial
-from vestige.attacks.tensor.recovery import recovered
-from vestige.attacks.tensor.two_layer_gradient import TwoLayerGradient
+from vestige.attacks.tensor_features.activations import GELU, RELU, TANH, Activation, polynomial
+from vestige.attacks.tensor_features.recovery import recover_batch
+from vestige.attacks.tensor_features.two_layer_gradient import TwoLayerGradient
 
 CUBIC = polynomial((0, 0, 1, 1))
 ACTIVATIONS = {"x² + x³": CUBIC, "tanh": TANH, "GELU": GELU, "ReLU": RELU}
@@ -98,7 +98,7 @@ def tensor_errors(
         errors = []
         for seed in range(draws):
             x, gradient = world(inputs, units, batch, activation, 1000 + seed)
-            found = recovered(gradient, batch, generator=stream(seed), polish=False)
+            found = recover_batch(gradient, batch, generator=stream(seed), polish=False)
             errors.append(error(found.features, x))
         means.append(float(np.mean(errors)))
     return means
@@ -143,7 +143,7 @@ def exactness(sheet: Sheet, draws: int) -> None:
                 squared=squared,
                 all_gradients=all_gradients,
             )
-            found = recovered(gradient, batch, generator=stream(seed))
+            found = recover_batch(gradient, batch, generator=stream(seed))
             polished.append(error(found.features, x))
             estimates.append(error(found.estimate, x))
         seconds = (time.process_time() - before) / draws

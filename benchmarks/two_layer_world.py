@@ -18,12 +18,14 @@ import torch
 from torch import Tensor, nn
 
 from sheet import stream
-from vestige import InvertingGradients, Prior, Records
+from vestige import Prior, Records
+from vestige.attacks import InvertingGradients
 from vestige.bounds import GaussianDensity, ReleaseDefense, ReleaseSlopes
-from vestige.observations import GradientRelease, Hints, Observation, Public
+from vestige.interfaces import GradientRelease, Hints, Observation, Public
 from vestige.records import Column, TableSpace
-from vestige.release_jacobians import release_slopes
-from vestige.simulation import Simulator
+from vestige.simulation.gradient import GradientSimulator
+from vestige.simulation.jacobians import release_slopes
+from vestige.simulation.simulator import Simulator
 
 CLASSES = 4
 SAMPLES = 200
@@ -54,7 +56,7 @@ class World:
             for layer, deviation in ((model[0], 1.0), (model[2], 1 / self.hidden)):
                 drawn = torch.randn(layer.weight.shape, generator=generator, dtype=torch.float64)
                 layer.weight.copy_(deviation * drawn)
-        return Simulator(model, reduction="sum")
+        return GradientSimulator(model, reduction="sum")
 
     @property
     def prior(self) -> GaussianDensity:

@@ -12,9 +12,9 @@ features, one record of each class (N = 10) or four (N = 40), full-batch SGD. Wh
 - attacker: the other 50,000 training images;
 - heads under attack: the 10,000 test images, no image in two heads.
 
-Rates are ``vestige.measured_heads``': false positives by the paper's Definition 1, at a false
-positive rate of 1%; one threshold for all classes (pooled), one for each class, or one for errors
-divided by the class's own nearest-neighbour threshold (class-normalised).
+Rates are those of ``vestige.studies.heads.measure``: false positives by the paper's Definition 1,
+at a false positive rate of 1%; one threshold for all classes (pooled), one for each class, or one
+for errors divided by the class's own nearest-neighbour threshold (class-normalised).
 
 CIFAR-10 and faces have backbones that are trained here within a minute on images that are not
 attacked: theirs are far from the paper's EfficientNet and WideResNet, and so are these rows.
@@ -33,28 +33,21 @@ import torch
 from torch import nn
 
 from sheet import Sheet
-from vestige import (
-    ClassCounts,
-    HeadedModel,
-    HeadInversion,
-    HeadReconstructor,
-    HeadTraining,
-    OneAgainstRest,
-    Prior,
-    Records,
-    ReleasedHead,
-    WeakAdversary,
-    datasets,
-)
-from vestige.attacks.heads.affine_copies import AffineCopies
-from vestige.backbones import BackboneForm, load_backbone
-from vestige.features import cache_folder, features_of
-from vestige.head_study import HeadRates
-from vestige.measured_heads import DrawnHeads, head_accuracies, rates_of, reconstruct_heads
-from vestige.observations import Attack
+from vestige import Prior, Records, datasets
+from vestige.attacks import HeadInversion, HeadReconstructor
+from vestige.attacks.head_inversion.affine_copies import AffineCopies
+from vestige.interfaces import Attack
+from vestige.networks import HeadedModel
+from vestige.networks.backbones import BackboneForm, load_backbone
 from vestige.priors.feature_decoders import FullyConnectedDecoder
-from vestige.reconstruction_rates import Thresholds, nearest_neighbor_thresholds
+from vestige.reports.heads import HeadRates
+from vestige.simulation.backbone_features import cache_folder, features_of
 from vestige.streams import stream
+from vestige.studies.heads.measure import DrawnHeads, rates_of, reconstruct_heads
+from vestige.studies.heads.rates import Thresholds, nearest_neighbor_thresholds
+from vestige.studies.heads.reading import head_accuracies
+from vestige.threats import WeakAdversary
+from vestige.victims import ClassCounts, HeadTraining, OneAgainstRest, ReleasedHead
 
 PRETRAINING_DIGITS = 10_000
 RECIPE = Path(__file__).parent.parent / "scripts" / "train_backbone.py"
@@ -150,7 +143,7 @@ def one_record_of_each_class(
 ) -> float:
     """Head inversion over several seeds; returns the CPU seconds of one."""
     runs = [attacked(world, attack, args.heads, seed) for seed in range(args.seeds)]
-    right = head_accuracies(runs[0].drawn, world.victim, world.secrets).mean()
+    right = head_accuracies(runs[0].drawn.releases, world.victim, world.secrets).mean()
     sheet.figure("accuracy of the heads (paper: .81)", float(right), None, "")
     for seed, found in enumerate(runs):
         sheet.figure(
@@ -246,7 +239,7 @@ def colour_images(sheet: Sheet, attack: HeadInversion) -> None:
     victim = ReleasedHead(HeadedModel(backbone, 256, 10), training)
     world = World.of(victim, secrets, cifar[~seen])
     found = attacked(world, attack, 70, 0)
-    right = head_accuracies(found.drawn, victim, secrets).mean()
+    right = head_accuracies(found.drawn.releases, victim, secrets).mean()
     sheet.figure("CIFAR-10, accuracy of the heads", float(right), None, "")
     for way in COUNTS:
         note = found.limits(way) + ("; published 21.7" if way == "pooled" else "")

@@ -6,16 +6,17 @@ import click
 import typer
 
 from docstring_markdown import GeneratedPage, table
-from vestige.cli import app
+from vestige.cli.app import app
 
 EXIT_CODES = """## Exit codes
 
 | code | meaning |
 | --- | --- |
-| 0 | it ran; a verdict of any kind but INVALID |
-| 2 | the audit says nothing, or the input can be mended; one sentence says how |
+| 0 | the command finished; any verdict except INVALID |
+| 2 | the verdict is INVALID, or the input has an error; the message says how to fix it |
 | 3 | `--fail-above`: the measured rate of the strongest attack is above the share you allow |
-| 130 | ctrl-C; with the same command the run goes on |
+| 4 | `vestige invert`: the candidates do not explain the captured release |
+| 130 | interrupted by ctrl-C; rerun the same command to resume |
 """
 
 

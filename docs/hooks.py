@@ -15,12 +15,12 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 import command_line_page
-import record_page
 import reference_pages
+import report_page
 import threat_pages
 
 OPTIONAL_PAGES = {"peers.md": "Beside other tools"}
-"""Pages that are there once somebody has measured what they show, with their titles."""
+"""Pages that exist once their figures have been measured, with their titles."""
 
 _LINK = re.compile(r"\[([^\]]+)\]\((\.\.?/[^)#]*|[\w./-]+)(#[^)]*)?\)")
 
@@ -52,7 +52,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
         *reference_pages.defence_pages(),
         threat_pages.page(),
         command_line_page.page(),
-        record_page.page(Path(config.docs_dir) / "record-schema.json"),
+        report_page.page(Path(config.docs_dir) / "report-schema.json"),
     ]
     for page in pages:
         files.append(File.generated(config, page.path, content=page.text))

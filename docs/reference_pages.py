@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import inspect
 import re
 from dataclasses import is_dataclass
 from functools import cache
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -19,30 +21,21 @@ from docstring_markdown import (
     signature_of,
     table,
 )
-from vestige import attacks, bounds, defenses
+from vestige import attacks, bounds, defenses, mechanisms
 from vestige.attacks import Guess
-from vestige.bounds import (
-    calibration,
-    defended_errors,
-    fisher_information,
-    mechanisms,
-    no_prior,
-    noise_ratio,
-    prior_densities,
-    protection,
-    two_layer,
-)
+from vestige.bounds import calibration, noise_ratio, protection
 from vestige.bounds.bound import ANY_RELATION, ReconstructionBound
-from vestige.observations import GradientRelease, UpdateRelease
+from vestige.bounds.errors import defended as defended_errors
+from vestige.bounds.errors import fisher_information, no_prior, prior_densities
+from vestige.interfaces import GradientRelease, UpdateRelease
 
-ADAPTS_BY = ("vestige.alterations", "vestige.attacks.matching")
-"""Whoever imports one of these reads a release as the client's defence left it."""
+ADAPTS_BY = ("vestige.simulation.alterations", "vestige.attacks.gradient_matching.matching")
+"""An attack that imports one of these reads a release as the client's defence left it."""
 
 ERROR_BOUNDS: dict[str, tuple[str, ModuleType]] = {
     "no-prior": ("Errors without a prior", no_prior),
     "fisher-information": ("Fisher information", fisher_information),
     "defended-errors": ("Errors behind a defence", defended_errors),
-    "two-layer": ("Two-layer networks", two_layer),
     "prior-densities": ("Prior densities", prior_densities),
 }
 """Theorems on the error, not on the success: one page for each file."""
@@ -63,7 +56,8 @@ def attack_pages() -> tuple[GeneratedPage, ...]:
     for cls in classes:
         attack = cls()
         link = f"[`{cls.__name__}`]({slug(cls.__name__)}.md)"
-        rows.append((link, attack.summary, _releases(cls), "yes" if _adapts(cls) else ""))
+        adaptive = "yes" if _adapts(cls) else ""
+        rows.append((link, attack.summary, _releases(cls), adaptive, attack.cites))
         text = "\n\n".join(
             [
                 f"# {cls.__name__}",
@@ -94,8 +88,9 @@ def attack_pages() -> tuple[GeneratedPage, ...]:
             "# Attacks",
             "One file is one published method. *Adaptive* ones know what a client does to its "
             "gradient before it leaves, if the [threat model](../threat-models.md) tells them.",
-            table(("attack", "how it works", "reads", "adaptive"), rows),
-            "[How to add one](../adding-an-attack.md) in one file.",
+            table(("attack", "how it works", "reads", "adaptive", "paper"), rows),
+            "Restarts of an attack run as one batch. "
+            "[How to add an attack](../adding-an-attack.md) in one file.",
         ]
     )
     return (GeneratedPage("attacks/index.md", "Attacks", index), *pages)
@@ -131,7 +126,7 @@ def bound_pages() -> tuple[GeneratedPage, ...]:
                 *(["## Settings", fields_table(cls)] if is_dataclass(cls) else []),
                 "κ is the success of the best guess before the release and γ what no attack "
                 "exceeds after it: [how a bound comes about]"
-                "(../architecture.md#how-a-bound-comes-about).",
+                "(../decisions/bounds.md).",
             ]
         )
         pages.append(GeneratedPage(f"bounds/{place}.md", cls.name, text))
@@ -180,7 +175,7 @@ def defence_pages() -> tuple[GeneratedPage, ...]:
                     [
                         ("Name on pages", name),
                         ("Guarantee", guarantee),
-                        ("Strength", _property_line(cls, "strength")),
+                        ("Strength", _strength_line(cls)),
                         ("What a reader expects", _own_line(cls, "expected")),
                         ("What a reader sees", _own_line(cls, "reading")),
                         ("Import", f"`from vestige.defenses import {cls.__name__}`"),
@@ -191,7 +186,7 @@ def defence_pages() -> tuple[GeneratedPage, ...]:
                 markdown_of(cls),
                 "## Settings",
                 fields_table(cls),
-                "A defence is called with a victim and returns the defended one. Hold it against "
+                "A defence is called with a victim and returns the defended one. Test it with "
                 "attackers who know it: [which defence?](../questions/defence.md)",
             ]
         )
@@ -236,11 +231,17 @@ def _releases(cls: type[Any]) -> str:
 
 
 def _adapts(cls: type[Any]) -> bool:
-    """Whether the attack's own file imports what reads defended releases."""
+    """Whether the attack's file, or its package, imports what reads defended releases."""
     if cls is Guess or not {GradientRelease, UpdateRelease} & set(cls.reads):
         return False
-    tree = ast.parse(inspect.getsource(inspect.getmodule(cls)))  # pyright: ignore[reportArgumentType]
-    imported = {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
+    own = Path(inspect.getfile(cls))
+    files = own.parent.glob("*.py") if own.name == "attack.py" else [own]
+    imported = {
+        node.module
+        for file in files
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom)
+    }
     return bool(imported & set(ADAPTS_BY))
 
 
@@ -282,9 +283,13 @@ def _defence_name(cls: type[Any]) -> str:
     return cls.name if isinstance(cls.name, str) else cls.__name__
 
 
-def _property_line(cls: type[Any], name: str) -> str:
-    value = inspect.getattr_static(cls, name)
-    return first_line(value) if isinstance(value, property) else "one strength only"
+def _strength_line(cls: type[Any]) -> str:
+    """What the strength is: the first field, unless the class has a property of its own."""
+    value = inspect.getattr_static(cls, "strength")
+    if not isinstance(value, property) or not dataclasses.fields(cls):
+        return "one strength only"
+    own = "strength" in vars(cls)
+    return first_line(value) if own else f"`{dataclasses.fields(cls)[0].name}`"
 
 
 def _own_line(cls: type[Any], name: str) -> str:

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from docstring_markdown import GeneratedPage, fields_table, markdown_of, table
-from vestige import (
-    Bins,
-    ImprintedModel,
-    InformedAdversary,
-    LocalTraining,
-    ReleasedNetwork,
-    SharedGradient,
-    load,
-    networks,
-)
-from vestige.demonstration import demonstration_head
-from vestige.observations import Briefing, ThreatModel, Victim
-from vestige.threats import HonestServer, MaliciousServer, WeakAdversary
+from vestige import networks
+from vestige.cli.demonstration import demonstration_head
+from vestige.datasets import load
+from vestige.interfaces import Briefing, ThreatModel, Victim
+from vestige.networks import Bins, ImprintedModel
+from vestige.threats import HonestServer, InformedAdversary, MaliciousServer, WeakAdversary
+from vestige.victims import LocalTraining, ReleasedNetwork, SharedGradient
 
 INTRODUCTION = """# Threat models
 
@@ -29,8 +23,8 @@ AFTERWARDS = """## Which one is mine?
 - Clients send gradients or updates to a server that you do not control: `HonestServer`. What it is
   told is a field each; give it everything that your protocol tells it.
 - The server also chooses the model, and clients do not read it: `MaliciousServer`.
-- You publish a model and ask what the *strongest* reader can find, or you want to hold a
-  differential-privacy guarantee against attacks: `InformedAdversary`.
+- You publish a model and ask what the *strongest* reader can find, or you want to compare a
+  differential-privacy guarantee with attacks: `InformedAdversary`.
 - You publish a head that was trained on few records over a public backbone, and the reader knows
   none of them: `WeakAdversary`.
 

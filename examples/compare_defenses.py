@@ -1,18 +1,11 @@
 """Which defence is worth its utility? Six of them at three strengths, on bundled digits.
 
-vestige compare examples/compare_defenses.py --trials 12 --out runs/defenses
+vestige compare examples/compare_defenses.py --out runs/defenses
 """
 
-from vestige import (
-    ComparedServer,
-    ComparisonPlan,
-    DeepLeakage,
-    InvertingGradients,
-    SharedGradient,
-    UtilityTraining,
-    load,
-    networks,
-)
+from vestige import Comparison, networks
+from vestige.attacks import DeepLeakage, InvertingGradients
+from vestige.datasets import load
 from vestige.defenses import (
     GradientClipping,
     GradientDropout,
@@ -21,11 +14,13 @@ from vestige.defenses import (
     GradientQuantization,
     PrivateGradients,
 )
+from vestige.studies import ComparedServer, UtilityTraining
+from vestige.victims import SharedGradient
 
 digits = load("digits").split(seed=0)
 victim = SharedGradient(networks.convnet(digits.space), mode="eval")  # DP-SGD asks for eval mode
 
-comparison = ComparisonPlan(
+comparison = Comparison(
     servers=[
         ComparedServer(
             "honest server",
@@ -53,6 +48,7 @@ comparison = ComparisonPlan(
         repeats=3,
     ),
     title="Digits behind a shared gradient, six defences",
+    trials=12,
     batch_size=2,
     false_positive_rate=0.05,
     budget=0.02,

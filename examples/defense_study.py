@@ -13,29 +13,11 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
-from vestige import (
-    Bins,
-    CombinedInversion,
-    ComparedServer,
-    Comparison,
-    ComparisonPlan,
-    FederatedUpdate,
-    HonestServer,
-    ImprintedModel,
-    ImprintReading,
-    InvertingGradients,
-    LocalTraining,
-    MaliciousServer,
-    SharedGradient,
-    UtilityTraining,
-    compare,
-    load,
-    networks,
-    save_page,
-    trained,
-)
-from vestige.comparison import Cell, DefendedPoint, Mean
+from vestige import Comparison, networks, run, save_page
+from vestige.attacks import CombinedInversion, ImprintReading, InvertingGradients
+from vestige.datasets import load
 from vestige.defenses import (
     Defense,
     GradientClipping,
@@ -45,6 +27,12 @@ from vestige.defenses import (
     LocalAggregation,
     PrivateGradients,
 )
+from vestige.networks import Bins, ImprintedModel
+from vestige.reports.comparison import Cell, ComparisonFindings, DefendedPoint, Mean
+from vestige.reports.report import Report
+from vestige.studies import ComparedServer, UtilityTraining
+from vestige.threats import HonestServer, MaliciousServer
+from vestige.victims import FederatedUpdate, LocalTraining, SharedGradient, trained
 
 RATE = 0.1
 BINS = 32
@@ -65,7 +53,7 @@ SHORT: tuple[Defense, ...] = (
 )
 
 
-def plan(given: argparse.Namespace) -> ComparisonPlan:
+def plan(given: argparse.Namespace) -> Comparison:
     """Everything that is compared."""
     parts = load(given.dataset).split(seed=0)
     model = networks.convnet(parts.space, width=given.width)
@@ -92,7 +80,7 @@ def plan(given: argparse.Namespace) -> ComparisonPlan:
                 MaliciousServer(labels=True),
             )
         )
-    return ComparisonPlan(
+    return Comparison(
         servers,
         PUBLISHED if given.published else SHORT,
         parts.train,
@@ -106,6 +94,7 @@ def plan(given: argparse.Namespace) -> ComparisonPlan:
             repeats=given.repeats,
         ),
         title=f"{given.dataset}, batch {given.batch}, {given.phase} network",
+        trials=given.trials,
         batch_size=given.batch,
         static=given.static,
         false_positive_rate=0.05,
@@ -128,10 +117,10 @@ def honest_cell(point: DefendedPoint) -> Cell:
     return next(cell for cell in point.cells if cell.server == "honest server")
 
 
-def findings(found: Comparison) -> None:
+def findings(found: Report[ComparisonFindings, Any]) -> None:
     """Print what the paper says beside what was measured here."""
     print("\nCombined against gradient inversion (does it reconstruct better?)")
-    for point in found.points:
+    for point in found.findings.points:
         measures = {m.attack: m for m in honest_cell(point).measures}
         plain, combined = measures.get("Inverting Gradients"), measures.get("Combined inversion")
         if plain is None or combined is None:
@@ -143,19 +132,20 @@ def findings(found: Comparison) -> None:
                 said = apart(measure.error, measure.static_error)
                 print(f"    {measure.attack}, static {words(measure.static_error)}: {said}")
     print("\nAt equal utility (which defence leaves the larger error?)")
-    for row in found.matched:
+    for row in found.findings.matched:
         said = words(row.protection) if row.protection is not None else row.reason
         print(f"  {row.server}, {100 * row.accuracy_lost:.1f} points lost, {row.defense}: {said}")
     print("\nCost and protection")
-    for point in found.points:
+    for point in found.findings.points:
         lost, loss = point.utility.accuracy_lost, point.utility.loss
         for cell in point.cells:
             said = cell.problem or f"{cell.strongest} {words(cell.protection)}"
             print(
                 f"  {point.label:<24} lost {words(lost)} loss {words(loss)} {cell.server}: {said}"
             )
-    for advice in found.recommendations:
-        print(f"\n{advice.server}: {advice.sentence}", *advice.details, sep="\n  ")
+    for advice in found.judgement.recommendations:
+        said = (advice.equal_cost, *advice.details)
+        print(f"\n{advice.server}: {advice.sentence}", *filter(None, said), sep="\n  ")
 
 
 def main() -> None:
@@ -175,11 +165,11 @@ def main() -> None:
     parser.add_argument("--malicious", action="store_true", help="a malicious server too")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
-    found = compare(plan(given), trials=given.trials, directory=given.out)
+    found = run(plan(given), directory=given.out)
     findings(found)
     if given.out is not None:
-        save_page(found, given.out / "comparison.html")
-        print(f"Page: {given.out / 'comparison.html'}")
+        save_page(found, given.out / "page.html")
+        print(f"Page: {given.out / 'page.html'}")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,11 @@ audited network, for narrower and wider ones, and after training.
 vestige audit examples/exact_inversion.py --trials 40
 """
 
-from vestige import Audit, ExactInversion, SharedGradient, Stage, load, networks, trained
+from vestige import Audit, networks
+from vestige.attacks import ExactInversion
+from vestige.datasets import load
+from vestige.studies import Stage
+from vestige.victims import SharedGradient, trained
 
 digits = load("digits").split(seed=0)
 

@@ -242,7 +242,7 @@ def main(words: list[str] | None = None) -> None:
     for name in ("precisions", "search-precisions"):
         parser.add_argument(f"--{name}", nargs="+", choices=["float32", "float64"])
     parser.add_argument("--networks", nargs="+", choices=["fcn", "lenet"])
-    parser.add_argument("--datasets", nargs="+", help="names that vestige.load knows")
+    parser.add_argument("--datasets", nargs="+", help="names that vestige.datasets.load knows")
     parser.add_argument(
         "--methods", nargs="+", choices=[*FCN_METHODS, *LENET_METHODS, *SEARCHES], help="columns"
     )

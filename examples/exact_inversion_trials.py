@@ -16,29 +16,22 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 
-from vestige import (
-    DeepLeakage,
-    ExactInversion,
-    FeatureInversion,
-    HonestServer,
-    InvertingGradients,
-    SharedGradient,
-    load,
-    networks,
-    progress,
-    trained,
-)
-from vestige.attacks.exact.exclusive import exclusive_inversion
-from vestige.attacks.exact.exclusive_neurons import condition_holds
-from vestige.attacks.exact.layers import DenseHead, Recovered, dense_head
-from vestige.attacks.exact.lifted import lifted_inversion
-from vestige.attacks.exact.sampling import sampling_inversion
+from vestige import networks, progress
+from vestige.attacks import DeepLeakage, ExactInversion, FeatureInversion, InvertingGradients
+from vestige.attacks.exact_inversion.exclusive import exclusive_inversion
+from vestige.attacks.exact_inversion.exclusive_neurons import condition_holds
+from vestige.attacks.exact_inversion.layers import DenseHead, Recovered, dense_head
+from vestige.attacks.exact_inversion.lifted import lifted_inversion
+from vestige.attacks.exact_inversion.sampling import sampling_inversion
+from vestige.datasets import load
 from vestige.distances import mean_squared_error
 from vestige.errors import NotFound
-from vestige.exclusivity import exclusivity_rate, hidden_activity
-from vestige.observations import Attack, Hints, Observation, Public, Run
+from vestige.interfaces import Attack, Hints, Observation, Public, Run
 from vestige.records import Column, ImageSpace, Prior, Records, Splits, TableSpace
-from vestige.simulation import Simulator
+from vestige.simulation.gradient import GradientSimulator
+from vestige.studies.diagnostics.exclusivity import exclusivity_rate, hidden_activity
+from vestige.threats import HonestServer
+from vestige.victims import SharedGradient, trained
 
 RESAMPLED = 1000
 """Batches drawn until one meets the condition: Pan et al. 2020, §8.4."""
@@ -119,7 +112,7 @@ class World:
 
         Where all random batches meet it these are the same, and named "both".
         """
-        masks = hidden_activity(Simulator(self.model), self.pool.x)
+        masks = hidden_activity(GradientSimulator(self.model), self.pool.x)
 
         def meets(chosen: Tensor) -> bool:
             return condition_holds([layer[chosen.numpy()] for layer in masks])

@@ -18,15 +18,11 @@ from scipy import stats
 from scipy.optimize import linear_sum_assignment
 from torch import nn
 
-from vestige import (
-    CombinedInversion,
-    HonestServer,
-    Records,
-    SharedGradient,
-    load,
-)
-from vestige.attacks.combined.feature_terms import two_layer_features
-from vestige.attacks.combined.recipes import Recipe
+from vestige import Records
+from vestige.attacks import CombinedInversion
+from vestige.attacks.combined_inversion.feature_terms import two_layer_features
+from vestige.attacks.combined_inversion.recipes import Recipe
+from vestige.datasets import load
 from vestige.defenses import (
     Defense,
     GradientClipping,
@@ -36,7 +32,9 @@ from vestige.defenses import (
     PrivateGradients,
     Undefended,
 )
-from vestige.observations import Public, Run
+from vestige.interfaces import Public, Run
+from vestige.threats import HonestServer
+from vestige.victims import SharedGradient
 
 DEFENSES: tuple[Defense, ...] = (
     Undefended(),

@@ -3,16 +3,11 @@
 vestige audit examples/federated_update.py --trials 40
 """
 
-from vestige import (
-    Audit,
-    FederatedUpdate,
-    HonestServer,
-    InvertingGradients,
-    LocalTraining,
-    Normalization,
-    load,
-    networks,
-)
+from vestige import Audit, networks
+from vestige.attacks import InvertingGradients
+from vestige.datasets import load
+from vestige.threats import HonestServer
+from vestige.victims import FederatedUpdate, LocalTraining, Normalization
 
 digits = load("digits").split(seed=0)
 

@@ -17,9 +17,13 @@ from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 
-from vestige import InvertingGradients, Record, Records, load, networks, save_page
-from vestige.captured_audits import KnownRelease, audit_captured
+from vestige import Records, networks, save_page
+from vestige.attacks import InvertingGradients
+from vestige.datasets import load
 from vestige.integrations.flower import Capture
+from vestige.reports.audit import AuditReport
+from vestige.studies.captured.plan import CapturedAudit, KnownRelease
+from vestige.studies.run import run
 
 CLIENTS, ROUNDS, RECORDS = 4, 3, 4
 TOLD = {"lr": 0.1, "local-epochs": 2, "batch-size": RECORDS}
@@ -87,7 +91,7 @@ def simulate(capture: Capture) -> None:
     )
 
 
-def audited(capture: Capture, title: str, iterations: int = 300) -> Record:
+def audited(capture: Capture, title: str, iterations: int = 300) -> AuditReport:
     """Audit every captured update; clients reported which share was theirs."""
     releases = []
     for update in capture.load().updates:
@@ -104,7 +108,7 @@ def audited(capture: Capture, title: str, iterations: int = 300) -> Record:
             )
         )
     attack = InvertingGradients(iterations=iterations, restarts=2)
-    return audit_captured(releases, others, [attack], false_positive_rate=0.02, title=title)
+    return run(CapturedAudit(releases, others, [attack], false_positive_rate=0.02, title=title))
 
 
 if __name__ == "__main__":
@@ -113,8 +117,8 @@ if __name__ == "__main__":
             capture = Capture(new_model, f"{folder}/{name}", rounds=(1, 3), aggregate=aggregate)
             simulate(capture)
             title = "The sum over four clients" if aggregate else "Four clients of a federation"
-            record = audited(capture, title)
+            report = audited(capture, title)
             print(title)
-            print(" ", record.preflight[0].sentence)
-            print(" ", record.verdict.headline, record.verdict.lede)
-            save_page(record, f"flower_{name}.html")
+            print(" ", report.findings.preflight[0].sentence)
+            print(" ", report.verdict.headline, report.verdict.lede)
+            save_page(report, f"flower_{name}.html")

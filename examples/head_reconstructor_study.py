@@ -27,25 +27,20 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from vestige import (
-    ClassCounts,
-    HeadedModel,
-    HeadReconstructor,
-    HeadTraining,
-    Prior,
-    Records,
-    ReleasedHead,
-    WeakAdversary,
-    load,
-    progress,
-)
-from vestige.attacks.drawing_goals import DrawingGoals
-from vestige.attacks.head_reader import HeadReader, to_network
-from vestige.attacks.head_validation import HeldBackHeads, true_positive_rate
+from vestige import Prior, Records, progress
+from vestige.attacks import HeadReconstructor
+from vestige.attacks.head_reconstructor.drawing_goals import DrawingGoals
+from vestige.attacks.head_reconstructor.head_reader import HeadReader, to_network
+from vestige.attacks.head_reconstructor.head_validation import HeldBackHeads
+from vestige.datasets import load
 from vestige.errors import NotFound
-from vestige.features import features_of
-from vestige.shadows.heads import HeadFactory, ShadowHeads
+from vestige.networks import HeadedModel
+from vestige.shadows.heads.factory import HeadFactory, ShadowHeads
+from vestige.simulation.backbone_features import features_of
+from vestige.statistics.head_roc import counted_rate
 from vestige.streams import stream
+from vestige.threats import WeakAdversary
+from vestige.victims import ClassCounts, HeadTraining, ReleasedHead
 
 WIDTH = 256
 """Features that the head reads, as many as the paper's VGG-11 has for MNIST."""
@@ -151,7 +146,7 @@ class Bench:
         gaussian = self.held.distances(to_network(reader.drawn(surrogates))).flatten()
         at_tau = [float((distances <= self.tau).float().mean()) for distances in (true, false)]
         at_tau.append(float((gaussian <= self.tau).float().mean()))
-        rates = [true_positive_rate(true, wrong, 0.01) for wrong in (false, gaussian)]
+        rates = [float(counted_rate(true, wrong, 0.01)) for wrong in (false, gaussian)]
         return [f"{value:.3f}" for value in (*at_tau, *rates, float(true.mean()))]
 
 

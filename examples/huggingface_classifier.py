@@ -5,7 +5,10 @@ Needs the extra huggingface. vestige audit examples/huggingface_classifier.py --
 
 from transformers import ViTConfig, ViTForImageClassification
 
-from vestige import Audit, InvertingGradients, Normalization, SharedGradient, load
+from vestige import Audit
+from vestige.attacks import InvertingGradients
+from vestige.datasets import load
+from vestige.victims import Normalization, SharedGradient
 
 digits = load("digits").split(seed=0)
 model = ViTForImageClassification(

@@ -11,18 +11,12 @@ from datasets import Array3D, ClassLabel, Dataset, Features
 from torch import Tensor, nn
 from transformers import ViTConfig, ViTModel
 
-from vestige import (
-    Audit,
-    ClassCounts,
-    HeadedModel,
-    HeadInversion,
-    HeadTraining,
-    Normalization,
-    ReleasedHead,
-    WeakAdversary,
-    load,
-)
-from vestige.datasets import from_huggingface
+from vestige import Audit
+from vestige.attacks import HeadInversion
+from vestige.datasets import from_huggingface, load
+from vestige.networks import HeadedModel
+from vestige.threats import WeakAdversary
+from vestige.victims import ClassCounts, HeadTraining, Normalization, ReleasedHead
 
 CLASSES, WIDTH = 10, 128
 

@@ -3,14 +3,11 @@
 vestige audit examples/informed_adversary.py --trials 40
 """
 
-from vestige import (
-    Audit,
-    ClosedForm,
-    ConvexFit,
-    InformedAdversary,
-    ReleasedConvexModel,
-    load,
-)
+from vestige import Audit
+from vestige.attacks import ClosedForm
+from vestige.datasets import load
+from vestige.threats import InformedAdversary
+from vestige.victims import ConvexFit, ReleasedConvexModel
 
 rows = load("breast_cancer").split(seed=0)
 

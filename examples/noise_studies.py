@@ -15,22 +15,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from vestige import (
-    Bins,
-    ClippedNoise,
-    ImprintedModel,
-    ImprintReading,
-    MaliciousServer,
-    Prior,
-    Records,
-    SharedGradient,
-    datasets,
-    denoisers,
-)
-from vestige.deep_networks import resnet9
+from vestige import Prior, Records, datasets
+from vestige.attacks import ImprintReading
 from vestige.distances import ssim
-from vestige.imprint import Sides, share_alone
-from vestige.observations import Run
+from vestige.interfaces import Run
+from vestige.networks import Bins, ImprintedModel
+from vestige.networks.deep import resnet9
+from vestige.networks.imprint import Sides, share_alone
 from vestige.priors import (
     DiffusionPrior,
     PrivateImages,
@@ -40,10 +31,13 @@ from vestige.priors import (
     ddpm,
     likeliest_deviation,
     posterior_mean,
-    privatized,
+    privatize,
     try_factors,
     wavelet_deviation,
 )
+from vestige.priors import classical_denoisers as denoisers
+from vestige.threats import MaliciousServer
+from vestige.victims import ClippedNoise, SharedGradient
 
 STRENGTHS = (100.0, 20.0, 5.0)
 IMAGES = 64
@@ -65,8 +59,8 @@ class Noisy:
     @classmethod
     def at(cls, secrets: Tensor, mu: float) -> Noisy:
         """Release images with noise of this strength."""
-        private = privatized(secrets, mu=mu, generator=generator(int(mu)))
-        return cls(secrets, private, *private.rescaled(clipping_factors(secrets, 1.0)))
+        private = privatize(secrets, mu=mu, generator=generator(int(mu)))
+        return cls(secrets, private, *private.rescale(clipping_factors(secrets, 1.0)))
 
 
 @dataclass(frozen=True)
@@ -157,7 +151,7 @@ def unknown_factor(world: World) -> None:
 
     def tried(noisy: Noisy) -> Tensor:
         found = try_factors(prior, noisy.private, generator=generator(4)).best
-        return posterior_mean(prior, *noisy.private.rescaled(found))
+        return posterior_mean(prior, *noisy.private.rescale(found))
 
     row("clipping factor by trial", world, tried)
 

@@ -18,7 +18,7 @@ from vestige.integrations.opacus import Capture
 
 
 def main() -> None:
-    digits = vestige.load("digits").split(seed=0)
+    digits = vestige.datasets.load("digits").split(seed=0)
     network = vestige.networks.mlp(digits.space, hidden=(32,))
     model, optimizer, loader = PrivacyEngine().make_private(
         module=network,
@@ -41,7 +41,7 @@ def main() -> None:
     record = vestige.invert(
         step.observation,
         public,
-        [vestige.InvertingGradients(iterations=200)],
+        [vestige.attacks.InvertingGradients(iterations=200)],
         title="One gradient of an Opacus run",
     )
     vestige.save_page(record, "step.html")

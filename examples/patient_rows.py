@@ -3,7 +3,10 @@
 vestige audit examples/patient_rows.py --trials 40
 """
 
-from vestige import Audit, DeepLeakage, SharedGradient, load, networks
+from vestige import Audit, networks
+from vestige.attacks import DeepLeakage
+from vestige.datasets import load
+from vestige.victims import SharedGradient
 
 rows = load("breast_cancer").split(seed=0)
 

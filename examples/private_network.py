@@ -7,16 +7,11 @@ With noise_multiplier=0 the gradients are clipped only: the record comes back, a
 
 import torch
 
-from vestige import (
-    Audit,
-    ClippedNoise,
-    InformedAdversary,
-    LocalTraining,
-    ReconstructorNetwork,
-    ReleasedNetwork,
-    load,
-    networks,
-)
+from vestige import Audit, networks
+from vestige.attacks import ReconstructorNetwork
+from vestige.datasets import load
+from vestige.threats import InformedAdversary
+from vestige.victims import ClippedNoise, LocalTraining, ReleasedNetwork
 
 digits = load("digits").split(seed=0)
 

@@ -3,7 +3,10 @@
 vestige audit examples/shared_gradient.py --trials 40
 """
 
-from vestige import Audit, InvertingGradients, SharedGradient, load, networks, trained
+from vestige import Audit, networks
+from vestige.attacks import InvertingGradients
+from vestige.datasets import load
+from vestige.victims import SharedGradient, trained
 
 digits = load("digits").split(seed=0)
 model = trained(networks.convnet(digits.space), digits.held_out, steps=20)

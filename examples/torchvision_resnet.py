@@ -8,7 +8,10 @@ vestige audit examples/torchvision_resnet.py --trials 10
 import torch
 from torch import Tensor, nn
 
-from vestige import Audit, InvertingGradients, Normalization, SharedGradient, load
+from vestige import Audit
+from vestige.attacks import InvertingGradients
+from vestige.datasets import load
+from vestige.victims import Normalization, SharedGradient
 
 
 class BasicBlock(nn.Module):

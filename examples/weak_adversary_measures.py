@@ -8,17 +8,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from vestige import HeadInversion, HeadReconstructor, Prior, ReleasedHead, WeakAdversary
+from vestige import Prior
+from vestige.attacks import HeadInversion, HeadReconstructor
 from vestige.errors import BadInput, NotFound
-from vestige.features import features_of
-from vestige.head_study import HeadRates, OperatingPoint
-from vestige.measured_heads import head_accuracies, rates_of, reconstruct_heads
-from vestige.observations import Attack
+from vestige.interfaces import Attack
 from vestige.priors.feature_decoders import FullyConnectedDecoder
-from vestige.reconstruction_rates import Thresholds, nearest_neighbor_thresholds
-from vestige.shadows.heads import HeadFactory
+from vestige.reports.heads import HeadRates, OperatingPoint
+from vestige.shadows.heads.factory import HeadFactory
+from vestige.simulation.backbone_features import features_of
+from vestige.simulation.training_sets import OneAgainstRest
 from vestige.streams import stream
-from vestige.training_sets import OneAgainstRest
+from vestige.studies.heads.measure import rates_of, reconstruct_heads
+from vestige.studies.heads.rates import Thresholds, nearest_neighbor_thresholds
+from vestige.studies.heads.reading import head_accuracies
+from vestige.threats import WeakAdversary
+from vestige.victims import ReleasedHead
 from weak_adversary_worlds import World
 
 FALSE_POSITIVE_RATE, CONFIDENCE = 0.01, 0.95
@@ -123,7 +127,7 @@ class Bench:
         if not isinstance(victim.training.makeup, OneAgainstRest):
             # The attacker's records: no head was trained on them.
             held_out = world.prior.records[:1000]
-            accuracy = float(head_accuracies(drawn, victim, held_out).mean())
+            accuracy = float(head_accuracies(drawn.releases, victim, held_out).mean())
         found = Measured(rates, accuracy, time.process_time() - start)
         if plain:
             self.known[key] = found

@@ -29,15 +29,16 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import brentq
 
-from vestige import ClassCounts
 from vestige.bounds import DPSGD
 from vestige.bounds.accounting import epsilon_by_privacy_loss
-from vestige.features import features_of
-from vestige.head_studies import study_heads
-from vestige.pages import write_page
-from vestige.report.head_study import render_head_study
-from vestige.shadows.heads import HeadFactory
+from vestige.pages.heads.page import render_heads
+from vestige.pages.saving import write_page
+from vestige.shadows.heads.factory import HeadFactory
+from vestige.simulation.backbone_features import features_of
 from vestige.streams import stream
+from vestige.studies.heads.plan import HeadStudy
+from vestige.studies.run import run
+from vestige.victims import ClassCounts
 from weak_adversary_measures import Bench, Table
 from weak_adversary_worlds import World, cifar_world, digit_world, face_world, foreign_prior
 
@@ -268,21 +269,23 @@ def write_study(bench: Bench, world: World, folder: Path) -> Path:
     known = world.prior.records[:2000]
     simulator = world.victim.simulator
     factory = HeadFactory(simulator, features_of(simulator, known), known.y)
-    study = study_heads(
-        bench.attack,
-        world.victim,
-        world.secrets,
-        world.prior,
-        heads=world.most_heads(bench.heads),
+    study = run(
+        HeadStudy(
+            bench.attack,
+            world.victim,
+            world.secrets,
+            world.prior,
+            heads=world.most_heads(bench.heads),
+            title=f"{world.name}: heads of {world.size} images",
+            held_out=known,
+            mechanisms=[way.mechanism(way.noise(e, epochs, delta), epochs) for e in EPSILONS],
+            shadows=factory.draw(500, generator=stream(bench.seed, "shadows")).weights,
+        ),
         seed=bench.seed,
-        title=f"{world.name}: heads of {world.size} images",
-        held_out=known,
-        mechanisms=[way.mechanism(way.noise(e, epochs, delta), epochs) for e in EPSILONS],
-        shadows=factory.draw(500, generator=stream(bench.seed, "shadows")).weights,
     )
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "weak_adversary.html"
-    write_page(path, render_head_study(study))
+    write_page(path, render_heads(study))
     write_page(folder / "weak_adversary.json", study.model_dump_json())
     print(f"\nThe page is {path}.")
     return path

@@ -13,21 +13,15 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from vestige import (
-    ClassCounts,
-    HeadedModel,
-    HeadTraining,
-    OneAgainstRest,
-    Prior,
-    Records,
-    ReleasedHead,
-    load,
-)
-from vestige.backbones import BackboneForm, load_backbone
+from vestige import Prior, Records
+from vestige.datasets import load
 from vestige.errors import NotFound
-from vestige.features import cache_folder
+from vestige.networks import HeadedModel
+from vestige.networks.backbones import BackboneForm, load_backbone
 from vestige.records import ImageSpace
+from vestige.simulation.backbone_features import cache_folder
 from vestige.streams import stream
+from vestige.victims import ClassCounts, HeadTraining, OneAgainstRest, ReleasedHead
 
 BACKBONE = cache_folder().parent / "backbones" / "mnist.safetensors"
 RECIPE = Path(__file__).parent.parent / "scripts" / "train_backbone.py"

@@ -26,7 +26,7 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor, nn
 
 from vestige import datasets
-from vestige.backbones import BackboneForm, save_backbone
+from vestige.networks.backbones import BackboneForm, save_backbone
 from vestige.streams import stream
 
 FONTS = Path("/usr/share/fonts")

@@ -22,7 +22,7 @@ import torch
 from vestige import datasets, progress
 from vestige.errors import VestigeError
 from vestige.files import write_atomically
-from vestige.priors.training import PriorTraining, train_prior
+from vestige.priors.diffusion_training import PriorTraining, train_prior
 from vestige.records import Records
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"

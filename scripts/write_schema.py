@@ -1,4 +1,4 @@
-"""Write the JSON schema of the Record to docs/record-schema.json.
+"""Write the JSON schema of the report of an audit to docs/report-schema.json.
 
 python scripts/write_schema.py
 """
@@ -6,14 +6,14 @@ python scripts/write_schema.py
 import json
 from pathlib import Path
 
-from vestige.record_versions import record_schema
+from vestige.reports.files import report_schema
 
-PLACE = Path(__file__).parent.parent / "docs" / "record-schema.json"
+PLACE = Path(__file__).parent.parent / "docs" / "report-schema.json"
 
 
 def schema_text() -> str:
     """The schema as the file holds it."""
-    return json.dumps(record_schema(), indent=2, ensure_ascii=False) + "\n"
+    return json.dumps(report_schema(), indent=2, ensure_ascii=False) + "\n"
 
 
 if __name__ == "__main__":

@@ -7,17 +7,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from vestige import ClassCounts, HeadedModel, HeadTraining, ReleasedHead, datasets
-from vestige.features import features_of
-from vestige.observations import (
+from vestige import datasets
+from vestige.interfaces import (
     ModelRelease,
     Observation,
     Public,
     Reconstruction,
     Reconstructor,
 )
+from vestige.networks import HeadedModel
 from vestige.records import Splits
-from vestige.shadows.heads import HeadFactory
+from vestige.shadows.heads.factory import HeadFactory
+from vestige.simulation.backbone_features import features_of
+from vestige.victims import ClassCounts, HeadTraining, ReleasedHead
 from worlds import sequential
 
 WIDTH = 96

@@ -17,7 +17,7 @@ from vestige.archive import (
     save_reconstruction,
 )
 from vestige.errors import BadInput, NotFound, VestigeError
-from vestige.observations import (
+from vestige.interfaces import (
     GradientRelease,
     Hints,
     Observation,

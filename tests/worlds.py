@@ -8,39 +8,31 @@ from functools import cache
 import torch
 from torch import nn
 
-from vestige import (
-    Audit,
-    Bins,
-    ClassCounts,
-    ConvexFit,
-    HeadedModel,
-    HeadTraining,
-    ImageSpace,
-    ImprintedModel,
-    InformedAdversary,
-    LocalTraining,
-    MaliciousServer,
-    Prior,
-    PrivateTraining,
-    Records,
-    ReleasedConvexModel,
-    ReleasedHead,
-    ReleasedNetwork,
-    SharedGradient,
-    WeakAdversary,
-    datasets,
-    networks,
-)
+from vestige import Audit, ImageSpace, Prior, Records, datasets, networks
 from vestige.bounds import DPSGD
-from vestige.gaussian_head import gaussian_head
-from vestige.observations import (
+from vestige.interfaces import (
     GradientRelease,
     Reconstruction,
     Release,
     Victim,
 )
+from vestige.networks import Bins, HeadedModel, ImprintedModel
+from vestige.networks.gaussian_head import gaussian_head
 from vestige.records import Splits
-from vestige.simulation import Simulator
+from vestige.simulation.gradient import GradientSimulator
+from vestige.simulation.simulator import Simulator
+from vestige.threats import InformedAdversary, MaliciousServer, WeakAdversary
+from vestige.victims import (
+    ClassCounts,
+    ConvexFit,
+    HeadTraining,
+    LocalTraining,
+    PrivateTraining,
+    ReleasedConvexModel,
+    ReleasedHead,
+    ReleasedNetwork,
+    SharedGradient,
+)
 
 CLASSES = 3
 SPACE = ImageSpace(1, 4, 4, tuple("abc"[:CLASSES]), noun="patch")
@@ -218,7 +210,7 @@ class NullVictim:
 
     @property
     def simulator(self) -> Simulator:
-        return Simulator(self.model, mode="train")
+        return GradientSimulator(self.model, mode="train")
 
     def release(self, secret: Records, *, generator: torch.Generator) -> Release:
         others = other_records(secret, self.seed, generator)

@@ -1,6 +1,8 @@
 """Vestige audits how much training data can be reconstructed from what is released.
 
-Names are loaded when they are first used, so that ``vestige --help`` needs no torch.
+Plans, verbs and data are here; attacks, victims, defences and the rest are in their packages:
+``vestige.attacks.InvertingGradients``. Names are loaded when they are first used, so that
+``vestige --help`` needs no torch.
 """
 
 from __future__ import annotations
@@ -8,236 +10,47 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from vestige.lazy import lazy_names
+from vestige.reports import document as _document
+
 __version__ = "0.1.0"
 
-_HOME = {
-    "Audit": "audit",
-    "BadInput": "errors",
-    "BareImprint": "imprint",
-    "Bins": "imprint",
-    "ClassCounts": "training_sets",
-    "ClippedNoise": "private_steps",
-    "ClosedForm": "attacks",
-    "Column": "records",
-    "ComparedServer": "comparison_plan",
-    "Comparison": "comparison",
-    "ComparisonPlan": "comparison_plan",
-    "BestOfRestarts": "best_of_restarts",
-    "CombinedInversion": "attacks",
-    "ConvexFit": "convex",
-    "DeepLeakage": "attacks",
-    "ExactInversion": "attacks",
-    "FeatureInversion": "attacks",
-    "FederatedUpdate": "victims",
-    "Guess": "attacks",
-    "HeadReconstructor": "attacks",
-    "HeadStudy": "head_study",
-    "HeadInversion": "attacks",
-    "HeadTraining": "heads",
-    "HeadedModel": "heads",
-    "HonestServer": "threats",
-    "ImageSpace": "records",
-    "ImprintReading": "attacks",
-    "ImprintedModel": "imprint",
-    "InformedAdversary": "threats",
-    "InvertingGradients": "attacks",
-    "LocalTraining": "simulation",
-    "MaliciousServer": "threats",
-    "ModelRelease": "observations",
-    "NoiseStudy": "noise_study",
-    "Normalization": "simulation",
-    "OneAgainstRest": "training_sets",
-    "Prior": "records",
-    "PriorMatching": "attacks",
-    "PrivateTraining": "victims",
-    "ReconstructorNetwork": "attacks",
-    "Record": "record",
-    "Records": "records",
-    "ReleasedConvexModel": "victims",
-    "ReleasedHead": "victims",
-    "ReleasedNetwork": "victims",
-    "SharedGradient": "victims",
-    "Stage": "exclusivity",
-    "TableSpace": "records",
-    "TensorFeatures": "attacks",
-    "VestigeError": "errors",
-    "WeakAdversary": "threats",
-    "invert": "inversion",
-    "save_page": "pages",
-    "UpdateRelease": "observations",
-    "UtilityTraining": "utility_training",
-    "compare": "comparisons",
-    "measure_utility": "utilities",
-    "Reconstruction": "observations",
-    "Public": "observations",
-    "Observation": "observations",
-    "Hints": "observations",
-    "GradientRelease": "observations",
-    "GradientSequenceRelease": "observations",
-    "load": "datasets",
-    "measure_heads": "measured_heads",
-    "missing_record": "fitted_classifiers",
-    "render": "report",
-    "run": "audit",
-    "study_heads": "head_studies",
-    "study_noise": "noise_studies",
-    "trained": "victims",
-}
 
-_ROOMS = ("datasets", "defenses", "distances", "networks")
-
-__all__ = [
-    "Audit",
-    "BadInput",
-    "BareImprint",
-    "BestOfRestarts",
-    "Bins",
-    "ClassCounts",
-    "ClippedNoise",
-    "ClosedForm",
-    "Column",
-    "CombinedInversion",
-    "ComparedServer",
-    "Comparison",
-    "ComparisonPlan",
-    "ConvexFit",
-    "DeepLeakage",
-    "ExactInversion",
-    "FeatureInversion",
-    "FederatedUpdate",
-    "GradientRelease",
-    "GradientSequenceRelease",
-    "Guess",
-    "HeadInversion",
-    "HeadReconstructor",
-    "HeadStudy",
-    "HeadTraining",
-    "HeadedModel",
-    "Hints",
-    "HonestServer",
-    "ImageSpace",
-    "ImprintReading",
-    "ImprintedModel",
-    "InformedAdversary",
-    "InvertingGradients",
-    "LocalTraining",
-    "MaliciousServer",
-    "ModelRelease",
-    "NoiseStudy",
-    "Normalization",
-    "Observation",
-    "OneAgainstRest",
-    "Prior",
-    "PriorMatching",
-    "PrivateTraining",
-    "Public",
-    "Reconstruction",
-    "ReconstructorNetwork",
-    "Record",
-    "Records",
-    "ReleasedConvexModel",
-    "ReleasedHead",
-    "ReleasedNetwork",
-    "SharedGradient",
-    "Stage",
-    "TableSpace",
-    "TensorFeatures",
-    "UpdateRelease",
-    "UtilityTraining",
-    "VestigeError",
-    "WeakAdversary",
-    "__version__",
-    "compare",
-    "datasets",
-    "distances",
-    "invert",
-    "load",
-    "measure_heads",
-    "measure_utility",
-    "missing_record",
-    "networks",
-    "render",
-    "run",
-    "save_page",
-    "study_heads",
-    "study_noise",
-    "trained",
-]
+def _notebook_view(document: object) -> str | None:
+    """The HTML of a document; what draws it is loaded when a notebook first asks."""
+    return import_module("vestige.pages.notebook").notebook_html(document)
 
 
-def __getattr__(name: str) -> object:
-    if name in _ROOMS:
-        return import_module(f"vestige.{name}")
-    if name not in _HOME:
-        raise AttributeError(f"module 'vestige' has no attribute {name!r}")
-    return getattr(import_module(f"vestige.{_HOME[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
-
+_document.notebook_view = _notebook_view
 
 if TYPE_CHECKING:
-    from vestige import datasets, distances, networks
-    from vestige.attacks import (
-        ClosedForm,
-        CombinedInversion,
-        DeepLeakage,
-        ExactInversion,
-        FeatureInversion,
-        Guess,
-        HeadInversion,
-        HeadReconstructor,
-        ImprintReading,
-        InvertingGradients,
-        PriorMatching,
-        ReconstructorNetwork,
-        TensorFeatures,
-    )
-    from vestige.audit import Audit, run
-    from vestige.best_of_restarts import BestOfRestarts
-    from vestige.comparison import Comparison
-    from vestige.comparison_plan import ComparedServer, ComparisonPlan
-    from vestige.comparisons import compare
-    from vestige.convex import ConvexFit
-    from vestige.datasets import load
-    from vestige.errors import BadInput, VestigeError
-    from vestige.exclusivity import Stage
-    from vestige.fitted_classifiers import missing_record
-    from vestige.head_studies import study_heads
-    from vestige.head_study import HeadStudy
-    from vestige.heads import HeadedModel, HeadTraining
-    from vestige.imprint import BareImprint, Bins, ImprintedModel
-    from vestige.inversion import invert
-    from vestige.measured_heads import measure_heads
-    from vestige.noise_studies import study_noise
-    from vestige.noise_study import NoiseStudy
-    from vestige.observations import (
-        GradientRelease,
-        GradientSequenceRelease,
-        Hints,
-        ModelRelease,
-        Observation,
-        Public,
-        Reconstruction,
-        UpdateRelease,
-    )
-    from vestige.pages import save_page
-    from vestige.private_steps import ClippedNoise
-    from vestige.record import Record
-    from vestige.records import Column, ImageSpace, Prior, Records, TableSpace
-    from vestige.report import render
-    from vestige.simulation import LocalTraining, Normalization
-    from vestige.threats import HonestServer, InformedAdversary, MaliciousServer, WeakAdversary
-    from vestige.training_sets import ClassCounts, OneAgainstRest
-    from vestige.utilities import measure_utility
-    from vestige.utility_training import UtilityTraining
-    from vestige.victims import (
-        FederatedUpdate,
-        PrivateTraining,
-        ReleasedConvexModel,
-        ReleasedHead,
-        ReleasedNetwork,
-        SharedGradient,
-        trained,
-    )
+    from vestige import attacks as attacks
+    from vestige import bounds as bounds
+    from vestige import datasets as datasets
+    from vestige import defenses as defenses
+    from vestige import distances as distances
+    from vestige import engines as engines
+    from vestige import integrations as integrations
+    from vestige import networks as networks
+    from vestige import priors as priors
+    from vestige import studies as studies
+    from vestige import threats as threats
+    from vestige import victims as victims
+    from vestige.errors import VestigeError as VestigeError
+    from vestige.pages.saving import save_page as save_page
+    from vestige.records import ImageSpace as ImageSpace
+    from vestige.records import Prior as Prior
+    from vestige.records import Records as Records
+    from vestige.records import TableSpace as TableSpace
+    from vestige.reports.files import load_report as load_report
+    from vestige.studies.audit.plan import Audit as Audit
+    from vestige.studies.captured.plan import CapturedAudit as CapturedAudit
+    from vestige.studies.comparison.plan import Comparison as Comparison
+    from vestige.studies.heads.plan import HeadStudy as HeadStudy
+    from vestige.studies.inversion.plan import Inversion as Inversion
+    from vestige.studies.inversion.plan import invert as invert
+    from vestige.studies.judge import judge as judge
+    from vestige.studies.noise.plan import NoiseStudy as NoiseStudy
+    from vestige.studies.run import run as run
+else:
+    __getattr__, __dir__, __all__ = lazy_names(__name__)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -11,8 +12,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor
 
 from vestige.errors import BadInput
-from vestige.files import explained, read_safetensors, tensor_bytes, write_atomically
-from vestige.observations import (
+from vestige.files import read_safetensors, save, tensor_bytes
+from vestige.interfaces import (
     GradientRelease,
     GradientSequenceRelease,
     Hints,
@@ -43,10 +44,14 @@ class _ObservationFacts(_Facts):
     batch_size: int | None
 
 
-class _ReconstructionFacts(_Facts):
+class ReconstructionFacts(_Facts):
+    """What an attack returned beside tensors."""
+
     objective: float | None
     diverged: bool
     info: dict[str, str | int | float | bool]
+    remark: str = ""
+    ties: int = 1
 
 
 _F = TypeVar("_F", bound=_Facts)
@@ -98,38 +103,43 @@ def load_captured(path: str | Path, *, update: bool = False) -> Observation:
 
 def save_reconstruction(reconstruction: Reconstruction, path: str | Path) -> None:
     """Write what an attack returned."""
-    tensors = {"candidates": reconstruction.candidates}
-    if reconstruction.labels is not None:
-        tensors["labels"] = reconstruction.labels
-    if reconstruction.confidence is not None:
-        tensors["confidence"] = reconstruction.confidence
-    facts = _ReconstructionFacts(
-        objective=reconstruction.objective,
-        diverged=reconstruction.diverged,
-        info=dict(reconstruction.info),
-    )
+    tensors, facts = reconstruction_parts(reconstruction)
     _write(path, tensors, "reconstruction", facts)
 
 
 def load_reconstruction(path: str | Path) -> Reconstruction:
     """Read what :func:`save_reconstruction` wrote."""
-    tensors, facts = _read(path, "reconstruction", _ReconstructionFacts)
+    tensors, facts = _read(path, "reconstruction", ReconstructionFacts)
     if "candidates" not in tensors:
         raise BadInput(f"{path} is damaged, it holds no candidates: write it again.")
+    return reconstruction_of(tensors, facts)
+
+
+def reconstruction_parts(
+    found: Reconstruction,
+) -> tuple[dict[str, Tensor], ReconstructionFacts]:
+    """The tensors of a reconstruction, and what else it says."""
+    named = {name: getattr(found, name) for name in ("candidates", "labels", "confidence")}
+    facts = ReconstructionFacts(
+        objective=found.objective,
+        diverged=found.diverged,
+        info=dict(found.info),
+        remark=found.remark,
+        ties=found.ties,
+    )
+    return {name: tensor for name, tensor in named.items() if tensor is not None}, facts
+
+
+def reconstruction_of(tensors: Mapping[str, Tensor], facts: ReconstructionFacts) -> Reconstruction:
+    """The reconstruction that :func:`reconstruction_parts` took apart."""
     return Reconstruction(
-        tensors["candidates"],
-        tensors.get("labels"),
-        tensors.get("confidence"),
-        facts.objective,
-        facts.diverged,
-        facts.info,
+        tensors["candidates"], tensors.get("labels"), tensors.get("confidence"), **dict(facts)
     )
 
 
 def _write(path: str | Path, tensors: dict[str, Tensor], kind: str, facts: _Facts) -> None:
     content = tensor_bytes(tensors, {f"vestige-{kind}": facts.model_dump_json()})
-    with explained(Path(path)):
-        write_atomically(Path(path), content)
+    save(Path(path), content)
 
 
 def _read(path: str | Path, kind: str, facts: type[_F]) -> tuple[dict[str, Tensor], _F]:

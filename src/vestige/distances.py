@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
-from torchmetrics.functional.image import structural_similarity_index_measure
+from torch import Tensor, nn
 
 from vestige.errors import BadInput
 
@@ -17,6 +16,9 @@ Distance = Callable[[Tensor, Tensor], Tensor]
 
 WINDOW = 7
 """Side of the SSIM window: the uniform window of Wang et al. 2004 as scikit-image uses it."""
+
+LUMINANCE, CONTRAST = 0.01**2, 0.03**2
+"""C₁ and C₂ of Wang et al. 2004, Eq. 13, with K₁ = 0.01, K₂ = 0.03 and values in [0, 1]."""
 
 
 def mean_squared_error(candidates: Tensor, records: Tensor) -> Tensor:
@@ -41,21 +43,32 @@ def structural_dissimilarity(candidates: Tensor, records: Tensor) -> Tensor:
 def ssim(images: Tensor, others: Tensor) -> Tensor:
     """SSIM of pairs (n, c, h, w) → (n,), values in [0, 1], uniform window.
 
-    The window shrinks to the largest odd side that fits into small images.
+    Wang, Bovik, Sheikh and Simoncelli 2004, Eq. 13, averaged over windows around every pixel and
+    over channels. Images are reflected at their border, and variances are those of the window
+    itself (divided by its size), as torchmetrics has it. The window shrinks to the largest odd side
+    that fits into small images.
     """
     side = min(WINDOW, *images.shape[-2:])
     side -= 1 - side % 2
     if images.dim() != 4 or side < 3:
         raise BadInput("SSIM compares images of at least 3 × 3 pixels: use mean_squared_error.")
-    found = structural_similarity_index_measure(
-        images.clamp(0, 1).double(),
-        others.clamp(0, 1).double(),
-        gaussian_kernel=False,
-        kernel_size=side,
-        data_range=1.0,
-        reduction="none",
+    first, second = (
+        nn.functional.pad(part.clamp(0, 1).double(), (side // 2,) * 4, mode="reflect")
+        for part in (images, others)
     )
-    return torch.as_tensor(found).reshape(-1)
+
+    def windowed(values: Tensor) -> Tensor:
+        return nn.functional.avg_pool2d(values, side, stride=1)
+
+    mean, other = windowed(first), windowed(second)
+    variance = (windowed(first.square()) - mean.square()).clamp_min(0)
+    others_variance = (windowed(second.square()) - other.square()).clamp_min(0)
+    covariance = windowed(first * second) - mean * other
+    similarity = (2 * mean * other + LUMINANCE) * (2 * covariance + CONTRAST)
+    similarity /= (mean.square() + other.square() + LUMINANCE) * (
+        variance + others_variance + CONTRAST
+    )
+    return similarity.flatten(1).mean(1)
 
 
 def distance_label(distance: Distance) -> str:

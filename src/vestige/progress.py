@@ -1,11 +1,14 @@
-"""How long work tells whoever watches where it is, without knowing who watches."""
+"""Progress reporting: long-running code reports steps to a listener, if there is one."""
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TextIO
 
 
 @dataclass(frozen=True)
@@ -17,10 +20,68 @@ class Step:
     distance: float | None = None
 
 
+@dataclass(frozen=True)
+class Progress:
+    """Where a study is: ``done`` of ``total`` units, and the step of the unit that runs.
+
+    ``unit`` names that unit and ``part`` what of it runs, such as an attack. Where units run in
+    other processes only the count is known: both names are empty and ``step`` is None.
+    """
+
+    done: int
+    total: int
+    unit: str = ""
+    part: str = ""
+    step: Step | None = None
+
+
 Listener = Callable[[Step], bool | None]
 """Called with every step; returning True asks the work to stop and return what it has."""
 
+Watch = Callable[[Progress], bool | None]
+"""Called with every progress of a study; returning True asks to stop and keep what is finished."""
+
+
+@dataclass
+class Display:
+    """A watch that prints a line for every finished unit, at most one in ``interval`` seconds.
+
+    ``run(study, watch=Display())`` prints to stderr: how many units are finished, the one that
+    runs where it is known, and the time left at the pace so far.
+    """
+
+    file: TextIO | None = None
+    interval: float = 1.0
+    clock: Callable[[], float] = time.monotonic
+    _began: tuple[float, int] | None = field(default=None, init=False, repr=False)
+    _printed: tuple[float, int] | None = field(default=None, init=False, repr=False)
+
+    def __call__(self, where: Progress) -> None:
+        """Print where a study is, unless that was printed already or just now."""
+        now = self.clock()
+        self._began = self._began or (now, where.done)
+        last = self._printed
+        finished = where.done == where.total
+        if last is not None and (
+            where.done == last[1] or (now - last[0] < self.interval and not finished)
+        ):
+            return
+        self._printed = now, where.done
+        parts = [f"{where.done:,} of {where.total:,}", where.unit, self._left(where, now)]
+        print(", ".join(filter(None, parts)), file=self.file or sys.stderr, flush=True)
+
+    def _left(self, where: Progress, now: float) -> str:
+        """The time left; units that were finished before this run say nothing about the pace."""
+        began, before = self._began or (now, where.done)
+        if where.done <= before or where.done == where.total:
+            return ""
+        left = round((now - began) / (where.done - before) * (where.total - where.done))
+        hours, minutes = divmod(left // 60, 60)
+        return f"{hours}:{minutes:02d}:{left % 60:02d} left"
+
+
 _listener: ContextVar[Listener | None] = ContextVar("vestige_progress", default=None)
+_part: ContextVar[str] = ContextVar("vestige_part", default="")
 
 
 @contextmanager
@@ -33,8 +94,23 @@ def listening(listener: Listener) -> Iterator[None]:
         _listener.reset(token)
 
 
-def watched() -> bool:
-    """Return whether anybody listens: what only a reader needs can be left uncomputed."""
+@contextmanager
+def part(name: str) -> Iterator[None]:
+    """Name the part of a unit that runs inside the block."""
+    token = _part.set(name)
+    try:
+        yield
+    finally:
+        _part.reset(token)
+
+
+def current_part() -> str:
+    """The part of a unit that runs now, or an empty string."""
+    return _part.get()
+
+
+def has_listener() -> bool:
+    """Return whether there is a listener: what only a reader needs can be left uncomputed."""
     return _listener.get() is not None
 
 

@@ -15,7 +15,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from vestige.errors import BadInput
+from vestige.choices import check_fields
+from vestige.errors import BadInput, brief
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class ImageSpace:
     noun: str = "image"
 
     def __post_init__(self) -> None:
+        check_fields(self, counts=("height", "width"))
         if self.channels not in (1, 3):
             raise BadInput(
                 f"Images need 1 or 3 channels, these have {self.channels}: "
@@ -58,6 +60,9 @@ class Column:
     scale: float = 1.0
     categories: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        check_fields(self, positive=("scale",))
+
     def original(self, value: float) -> float | str:
         """Write a stored value in its original unit, or as the nearest category's word."""
         if not self.categories:
@@ -75,6 +80,9 @@ class TableSpace:
     class_names: tuple[str, ...]
     noun: str = "row"
     bounds: tuple[float, float] | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -94,6 +102,7 @@ class Records:
     space: Space
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if tuple(self.x.shape[1:]) != self.space.shape:
             raise BadInput(
                 f"Records have shape {tuple(self.x.shape[1:])} where {self.space.shape} is "
@@ -106,12 +115,14 @@ class Records:
             )
         if not self.x.is_floating_point() or self.y.dtype != torch.int64:
             raise BadInput("Records are floating point and labels int64: convert them first.")
-        if not torch.isfinite(self.x).all():
+        if not all_finite(self.x):
             raise BadInput("Some records hold NaN or infinite values: remove or fill them first.")
         if len(self) and not 0 <= int(self.y.min()) <= int(self.y.max()) < self.classes:
+            first, last = int(self.y.min()), int(self.y.max())
+            advice = "subtract 1 from every label" if (first, last) == (1, self.classes) else ""
             raise BadInput(
-                f"Labels run from {int(self.y.min())} to {int(self.y.max())}, but there are "
-                f"{self.classes} classes: labels must lie in 0 … {self.classes - 1}."
+                f"Labels run from {first} to {last}, but there are {self.classes} classes: labels "
+                f"must lie in 0 … {self.classes - 1}{advice and '; ' + advice}."
             )
 
     def __len__(self) -> int:
@@ -152,8 +163,8 @@ class Records:
     def fingerprints(self) -> tuple[str, ...]:
         """Content hash of every record, without its label."""
         # Adding zero turns −0 into 0: equal numbers must have equal bytes.
-        rows = (self.x.detach().cpu().to(torch.float32) + 0.0).contiguous().numpy()
-        return tuple(hashlib.sha256(row.tobytes()).hexdigest() for row in rows)
+        rows = self.x.detach().to("cpu", torch.float32).numpy()
+        return tuple(hashlib.sha256((row + 0.0).tobytes()).hexdigest() for row in rows)
 
     def distinct(self) -> Records:
         """Keep the first of every set of records with equal content."""
@@ -170,8 +181,11 @@ class Records:
         ``train`` is the pool that secrets and their decoys are drawn from,
         ``held_out`` is for utility, ``prior`` is what an attacker may have collected.
         """
-        if min(train, held_out, prior) < 0 or train + held_out + prior > 1 + 1e-9:
+        shares = (train, held_out, prior)
+        if not all(part >= 0 for part in shares) or sum(shares) > 1 + 1e-9:
             raise BadInput("Shares of a split are at least 0 and add up to at most 1.")
+        if not isinstance(seed, int) or isinstance(seed, bool):
+            raise BadInput(f"The seed of a split is {brief(seed)}: give a whole number.")
         whole = self.distinct()
         generator = torch.Generator().manual_seed(seed)
         parts: tuple[list[int], list[int], list[int]] = ([], [], [])
@@ -187,14 +201,30 @@ class Records:
         return Splits(in_train, in_held_out, Prior(in_prior), len(self) - len(whole))
 
 
+def all_finite(values: Tensor) -> bool:
+    """Whether no value is NaN or infinite; unlike ``torch.isfinite`` it takes no memory.
+
+    The least and the largest value are NaN if any value is.
+    """
+    return values.numel() == 0 or all(map(math.isfinite, map(float, values.aminmax())))
+
+
 @dataclass(frozen=True)
 class Prior:
-    """What the attacker may have collected: other records of the same kind."""
+    """What the attacker may have collected: other records of the same kind.
+
+    ``collected=False`` says that nothing was collected and that ``records`` are noise, which gives
+    attacks the space of a record and something to start from, and tells them nothing else.
+    """
 
     records: Records
+    collected: bool = field(default=True, repr=False)
     _by_label: dict[int | None, Tensor] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     @property
     def space(self) -> Space:

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
 
-from vestige.networks import lenet, mlp
-from vestige.observations import (
-    GradientRelease,
+from vestige.interfaces import (
     Hints,
     Observation,
     Public,
     Reconstruction,
     Release,
-    UpdateRelease,
 )
+from vestige.networks import lenet, mlp
 from vestige.records import Column, ImageSpace, Prior, Records, Space, TableSpace
-from vestige.simulation import Simulator, one_hot
+from vestige.simulation.gradient import GradientSimulator
+from vestige.simulation.kinds import ClientSimulator
+from vestige.simulation.local_training import LocalTraining
+from vestige.simulation.simulator import Simulator
+from vestige.simulation.update import UpdateSimulator
 
 
 def stream(seed: int) -> torch.Generator:
@@ -65,13 +68,20 @@ class World:
         return float((found.candidates.cpu() - self.secret.x).square().mean().sqrt())
 
 
+def client(
+    model: nn.Module, local: LocalTraining | None = None, **settings: Any
+) -> ClientSimulator:
+    """The simulator of a gradient, or with local training that of an update."""
+    if local is None:
+        return GradientSimulator(model, **settings)
+    return UpdateSimulator(model, local=local, **settings)
+
+
 def world(simulator: Simulator, space: Space, batch_size: int = 1, seed: int = 3) -> World:
     """Draw a secret, and release its gradient or its update."""
     secret = records(space, batch_size, seed + 1000)
-    like = next(iter(simulator.parameters.values()))
-    targets = one_hot(secret.y, len(space.class_names), like.dtype)
-    tensors = {n: t.detach() for n, t in simulator(secret.x.to(like), targets).items()}
-    kind = GradientRelease if simulator.local is None else UpdateRelease
+    tensors = {n: t.detach() for n, t in simulator(*simulator.batch(secret)).items()}
+    kind = simulator.releases
     return World(Public(simulator, Prior(records(space)), kind), kind(tensors), secret)
 
 

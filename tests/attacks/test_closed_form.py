@@ -5,32 +5,24 @@ from __future__ import annotations
 import dataclasses
 import math
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 from torch import nn
 
-from vestige import (
-    ClosedForm,
-    Column,
-    ConvexFit,
-    InformedAdversary,
-    ModelRelease,
-    Normalization,
-    Prior,
-    Public,
-    Records,
-    ReleasedConvexModel,
-    TableSpace,
-    load,
-    missing_record,
-    run,
-)
+from vestige import Prior, Records, TableSpace, run
+from vestige.attacks import ClosedForm
+from vestige.datasets import load
 from vestige.errors import BadInput
-from vestige.observations import Run
-from vestige.record import VerdictKind
+from vestige.interfaces import ModelRelease, Public, Run
+from vestige.records import Column
+from vestige.reports.parts import VerdictKind
 from vestige.streams import stream
+from vestige.studies import missing_record
+from vestige.threats import InformedAdversary
+from vestige.victims import ConvexFit, Normalization, ReleasedConvexModel
 from worlds import KNOWN, draws, model_audit, released_network, sequential
 
 TIGHT = {"tol": 1e-12, "max_iter": 10_000, "solver": "newton-cholesky"}
@@ -117,7 +109,7 @@ def test_record_without_a_trace_is_not_identifiable():
     found = attacked(victim, far_records(50.0)[1])
     assert found.diverged
     assert len(found.candidates) == 0
-    assert "not identifiable" in str(found.info["remark"])
+    assert "not identifiable" in found.remark
 
 
 def test_audit_with_unidentifiable_records_counts_misses_and_says_so():
@@ -129,10 +121,10 @@ def test_audit_with_unidentifiable_records_counts_misses_and_says_so():
     prior = Prior(Records(x[40:], (x[40:, 0] > 0).long(), known.space))
     victim = ReleasedConvexModel(known, ConvexFit(1e-3))
     audit = model_audit([ClosedForm()], victim=victim, secrets=secrets, prior=prior)
-    record = run(audit, trials=6, seed=0)
-    assert record.verdict.kind is VerdictKind.NOT_DEMONSTRATED
-    assert all(outcome.diverged for outcome in record.attacks[0].outcomes)
-    assert any("not identifiable" in remark for remark in record.attacks[0].remarks)
+    report = run(replace(audit, trials=6), seed=0)
+    assert report.verdict.kind is VerdictKind.NOT_DEMONSTRATED
+    assert all(outcome.diverged for outcome in report.findings.attacks[0].outcomes)
+    assert any("not identifiable" in remark for remark in report.findings.attacks[0].remarks)
 
 
 def test_float32_weights_blur_the_record_and_lower_its_confidence():

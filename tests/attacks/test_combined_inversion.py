@@ -9,29 +9,26 @@ import pytest
 import torch
 from torch import nn
 
-from vestige import (
-    CombinedInversion,
-    FederatedUpdate,
-    HonestServer,
-    LocalTraining,
-    Prior,
-    SharedGradient,
-)
-from vestige.attacks.body import Body
-from vestige.attacks.combined.feature_terms import (
+from vestige import Prior
+from vestige.attacks import CombinedInversion
+from vestige.attacks.combined_inversion.feature_terms import (
     FeatureTerm,
     RecoveredFeatures,
     outside_span,
-    solved_features,
+    solve_features,
 )
-from vestige.attacks.combined.gaussian_prior import GaussianPrior
-from vestige.attacks.combined.gradient_distances import likelihood_distance, tensorwise_cosine
-from vestige.attacks.combined.images import Generated
-from vestige.attacks.combined.problem import Problem
-from vestige.attacks.combined.recipes import Recipe, in_turn
-from vestige.attacks.combined.simulated_releases import simulated_observation
-from vestige.attacks.matching import Matching
-from vestige.attacks.restarts import Stack
+from vestige.attacks.combined_inversion.gaussian_prior import GaussianPrior
+from vestige.attacks.combined_inversion.images import Generated
+from vestige.attacks.combined_inversion.problem import Problem
+from vestige.attacks.combined_inversion.recipes import Recipe, in_turn
+from vestige.attacks.feature_inversion.body import Body
+from vestige.attacks.gradient_matching.gradient_distances import (
+    likelihood_distance,
+    tensorwise_cosine,
+)
+from vestige.attacks.gradient_matching.matching import Matching
+from vestige.attacks.gradient_matching.restarts import Stack
+from vestige.attacks.gradient_matching.simulated_releases import simulate_observation
 from vestige.defenses import (
     GradientClipping,
     GradientNoise,
@@ -41,9 +38,11 @@ from vestige.defenses import (
     PrivateGradients,
 )
 from vestige.errors import BadInput
-from vestige.observations import Run
+from vestige.interfaces import Run
 from vestige.records import Column, TableSpace
 from vestige.streams import stream
+from vestige.threats import HonestServer
+from vestige.victims import FederatedUpdate, LocalTraining, SharedGradient
 from worlds import SPACE, draws, sequential
 
 
@@ -80,7 +79,7 @@ def test_each_tensor_has_its_own_cosine(weighing, defense):
     targets = matching.targets(secret.y)
     released = observation.release.tensors
     total, weights = torch.zeros(()), 0
-    for name, tensor in public.simulator.gradient(x, targets).items():
+    for name, tensor in public.simulator(x, targets).items():
         kept = released[name] != 0
         if kept.any():
             weight = int(kept.sum()) if weighing == "entries" else 1
@@ -176,7 +175,7 @@ def test_span_is_the_residual_of_least_squares():
 
 def test_features_are_trusted_where_they_explain_the_head_and_not_where_it_is_pruned():
     public, observation, secret = seen()
-    found = solved_features(public, observation, stream(1))
+    found = solve_features(public, observation, stream(1))
     assert found is not None
     assert float(found.trust.min()) > 0.99
     true = Body(public.simulator, found.layer)(secret.x)
@@ -184,9 +183,9 @@ def test_features_are_trusted_where_they_explain_the_head_and_not_where_it_is_pr
     assert torch.allclose(found.values[order].float(), true, atol=1e-2)
     for defense in (GradientPruning(0.5), GradientPruning(0.9), GradientNoise(1.0)):
         public, observation, _ = seen(defense)
-        assert solved_features(public, observation, stream(1)) is None
+        assert solve_features(public, observation, stream(1)) is None
     public, observation, _ = seen(LocalAggregation(3), update=True)
-    assert solved_features(public, observation, stream(1)) is None
+    assert solve_features(public, observation, stream(1)) is None
 
 
 def test_the_prior_is_the_shrunk_covariance():
@@ -220,12 +219,12 @@ def test_published_settings_are_the_plain_formula():
     stack = Stack(problem._simulate, problem._distance(), problem._penalty(features))
     x = draws(2, 12).x
     found, _ = stack(x[None])
-    tensors = public.simulator.gradient(x, problem.targets)
+    tensors = public.simulator(x, problem.targets)
     released = observation.release.tensors
     entries = sum(t.numel() for t in tensors.values())
     wanted = sum(t.numel() / entries * (1 - cosine(t, released[n])) for n, t in tensors.items())
     across = (x[..., 1:] - x[..., :-1]).abs().mean() + (x[..., 1:, :] - x[..., :-1, :]).abs().mean()
-    source = solved_features(public, observation, stream(1))
+    source = solve_features(public, observation, stream(1))
     assert source is not None
     recovered = dict(zip(source.labels.tolist(), source.values.float()))
     own = Body(public.simulator, "3")(x)
@@ -260,7 +259,7 @@ def test_a_refinement_ends_at_the_most_probable_records():
 
 def left_over(problem: Problem, x: torch.Tensor) -> float:
     """Cosine distance of all tensors, inner ones weighed by 0.3."""
-    simulated = problem.public.simulator.gradient(x, problem.targets)
+    simulated = problem.public.simulator(x, problem.targets)
     released = problem.observation.release.tensors
     weights = {name: 1.0 if name.startswith("3.") else 0.3 for name in released}
     vectors = [
@@ -299,6 +298,7 @@ def test_nothing_follows_a_recipe_that_explains_the_release():
     assert torch.equal(generator.get_state(), rest.get_state())
 
 
+@pytest.mark.slow
 def test_without_a_defence_the_prior_does_not_hurt():
     public, observation, secret = seen()
     found = CombinedInversion(iterations=100, simulated_batches=1).prepare(
@@ -313,7 +313,7 @@ def test_without_a_defence_the_prior_does_not_hurt():
 @pytest.mark.parametrize("defense", [GradientPruning(0.7), GradientClipping(0.1)])
 def test_simulated_releases_are_those_of_the_client(defense, update):
     public, observation, secret = seen(defense, update=update)
-    found = simulated_observation(public, secret, generator=stream(5))
+    found = simulate_observation(public, secret, generator=stream(5))
     assert type(found.release) is type(observation.release)
     for name, tensor in observation.release.tensors.items():
         assert torch.allclose(found.release.tensors[name], tensor, atol=1e-6)
@@ -324,7 +324,7 @@ def test_simulated_releases_are_those_of_the_client(defense, update):
 def test_simulated_noise_has_the_size_of_the_clients(defense, update):
     """Standard deviations of 351 entries agree within a quarter: 6 standard errors."""
     public, observation, secret = seen(defense, update=update)
-    found = simulated_observation(public, secret, generator=stream(5))
+    found = simulate_observation(public, secret, generator=stream(5))
     matching = Matching(public, observation.release, 2)
     targets = matching.targets(secret.y)
     plain = matching.simulated(secret.x, targets).detach()
@@ -362,7 +362,7 @@ def test_another_feature_source_is_one_argument():
 
     attack = CombinedInversion(
         iterations=5,
-        feature_sources=(solved_features, told),
+        feature_sources=(solve_features, told),
         simulated_batches=0,
         recipes=(Recipe(),),
     )
@@ -374,13 +374,13 @@ def test_another_feature_source_is_one_argument():
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"iterations": 0}, "an iteration"),
-        ({"learning_rate": 0.0}, "positive learning rate"),
-        ({"feature_weight": -1.0}, "not below 0"),
+        ({"iterations": 0}, "iterations of CombinedInversion must be at least 1"),
+        ({"learning_rate": 0.0}, "learning_rate of CombinedInversion must be greater than 0"),
+        ({"feature_weight": -1.0}, "feature_weight of CombinedInversion must be at least 0"),
         ({"gradient_distance": "angle"}, "'angle'"),
         ({"image_prior": "shallow"}, "'shallow'"),
         ({"recipes": ()}, "at least one recipe"),
-        ({"refresh_every": 0}, "from 1 on"),
+        ({"refresh_every": 0}, "refresh_every of CombinedInversion must be at least 1"),
     ],
 )
 def test_bad_settings_are_refused(settings, says):

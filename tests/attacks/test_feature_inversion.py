@@ -2,20 +2,23 @@ import math
 
 import pytest
 import torch
-from small_worlds import layered, pictures, records, rows, stream, world
+from small_worlds import client, layered, pictures, records, rows, stream, world
 from torch import Tensor, nn
 
-from vestige.attacks.body import Body
-from vestige.attacks.decoder import Decoder
-from vestige.attacks.feature_inversion import FeatureInversion
-from vestige.attacks.feature_recovery import found_head, recovered_features
-from vestige.attacks.pattern_equations import solved
-from vestige.deep_networks import alexnet, resnet18, vgg11
+from vestige.attacks.feature_inversion.attack import FeatureInversion
+from vestige.attacks.feature_inversion.body import Body
+from vestige.attacks.feature_inversion.decoder import Decoder
+from vestige.attacks.feature_inversion.feature_recovery import find_head, recover_features
+from vestige.attacks.feature_inversion.pattern_equations import solve_patterns
 from vestige.errors import BadInput
+from vestige.interfaces import Hints, Observation, Public
 from vestige.networks import convnet, lenet, lenet5, mlp
-from vestige.observations import Hints, Observation, Public
+from vestige.networks.deep import alexnet, resnet18, vgg11
 from vestige.records import Prior
-from vestige.simulation import LocalTraining, Normalization, Simulator, one_hot
+from vestige.simulation.gradient import GradientSimulator
+from vestige.simulation.local_training import LocalTraining, Normalization
+from vestige.simulation.losses import one_hot
+from vestige.simulation.simulator import Simulator
 
 SPACE = pictures(size=12)
 
@@ -26,12 +29,12 @@ def shallow(hidden=(60, 12), **more) -> Simulator:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(0.5)
-    return Simulator(model, **more)
+    return client(model, **more)
 
 
 def telling() -> Simulator:
     """Four features for every pixel, half of them silent: features determine the picture."""
-    return Simulator(
+    return GradientSimulator(
         layered(
             lambda: nn.Conv2d(1, 16, 3, stride=2, padding=1),
             nn.ReLU,
@@ -66,9 +69,9 @@ def matched(found: Tensor, wanted: Tensor) -> Tensor:
     ],
 )
 def test_finds_the_head(model, names):
-    public = Public(Simulator(model()), Prior(records(SPACE)))
-    assert found_head(public, None).names == names
-    assert found_head(public, names[-1:]).names == names[-1:]
+    public = Public(GradientSimulator(model()), Prior(records(SPACE)))
+    assert find_head(public, None).names == names
+    assert find_head(public, names[-1:]).names == names[-1:]
 
 
 @pytest.mark.parametrize("kind", ["mean", "sum", "update", "normalised"])
@@ -80,8 +83,8 @@ def test_features_are_exact(kind):
         "normalised": {"normalization": Normalization((0.5,), (0.25,))},
     }[kind]
     given = world(shallow(**more), SPACE, 4)
-    head = found_head(given.public, None)
-    found = recovered_features(
+    head = find_head(given.public, None)
+    found = recover_features(
         head, given.public, given.observation(labels=False), noise=None, generator=stream(0)
     )
     assert found.certified.all()
@@ -90,9 +93,9 @@ def test_features_are_exact(kind):
 
 
 def test_single_linear_head_is_fitted():
-    given = world(Simulator(convnet(SPACE, width=4)), SPACE, 3)
-    head = found_head(given.public, None)
-    found = recovered_features(
+    given = world(GradientSimulator(convnet(SPACE, width=4)), SPACE, 3)
+    head = find_head(given.public, None)
+    found = recover_features(
         head, given.public, given.observation(), noise=None, generator=stream(0)
     )
     assert found.certified.all()
@@ -107,7 +110,7 @@ def test_body_gives_its_share_of_the_gradient():
     head = simulator.network[7:]  # pyright: ignore
     loss = simulator.loss(head(features), targets).mean()
     (slopes,) = torch.autograd.grad(loss, features)
-    whole = simulator.gradient(x, targets)
+    whole = simulator(x, targets)
     names = body.used(x)
     assert names == tuple(f"{i}.{part}" for i in (0, 2, 4) for part in ("weight", "bias"))
     for functional in (True, False):
@@ -149,7 +152,7 @@ def test_records_without_features_are_still_sought():
     given = world(shallow(), SPACE, 2)
     x = given.secret.x[:1].repeat(2, 1, 1, 1)
     y = torch.tensor([1, 1])
-    gradient = given.public.simulator.gradient(x, one_hot(y, 4))
+    gradient = given.public.simulator(x, one_hot(y, 4))
     release = type(given.release)({name: tensor.detach() for name, tensor in gradient.items()})
     attack = FeatureInversion(iterations=10)
     reconstruct = attack.prepare(given.public, generator=stream(1))
@@ -159,11 +162,11 @@ def test_records_without_features_are_still_sought():
 
 def test_deconvolution_is_nearer_than_chance():
     space = pictures(size=12)
-    given = world(Simulator(lenet5(space, hidden=(60, 12))), space, 2)
+    given = world(GradientSimulator(lenet5(space, hidden=(60, 12))), space, 2)
     found = given.attacked(FeatureInversion(method="deconvolution"))
     assert found.candidates.shape == (2, *space.shape)
     assert torch.isfinite(found.candidates).all()
-    branching = world(Simulator(resnet18(space, width=4, hidden=(60, 12))), space, 1)
+    branching = world(GradientSimulator(resnet18(space, width=4, hidden=(60, 12))), space, 1)
     with pytest.raises(BadInput, match="hybrid"):
         branching.attacked(FeatureInversion(method="deconvolution"))
 
@@ -183,7 +186,7 @@ def test_decoder_needs_enough_records():
 
 def test_rows_have_no_body():
     space = rows()
-    given = world(Simulator(mlp(space, (40,), generator=stream(2))), space, 2)
+    given = world(GradientSimulator(mlp(space, (40,), generator=stream(2))), space, 2)
     found = given.attacked(FeatureInversion(iterations=300, prior_weight=0.0), labels=False)
     order = [int((found.candidates - one).square().sum(1).argmin()) for one in given.secret.x]
     assert float((found.candidates[order] - given.secret.x).abs().max()) < 0.05
@@ -197,12 +200,12 @@ def test_pattern_equations_equal_dense_least_squares():
     start = torch.zeros(2, 6, dtype=torch.float64)
     scaled = weights[:, None] * matrix
     dense = torch.linalg.lstsq(scaled, (weights * wanted)[:, None]).solution.reshape(2, 6)
-    found = solved(
+    found = solve_patterns(
         lambda x: matrix @ x.flatten(), wanted, weights, start, rounds=3, ridge=0.0, products=12
     )
     assert torch.allclose(found, dense, atol=1e-8)
     low, high = float(dense.median()), float(dense.max()) + 1
-    bounded = solved(
+    bounded = solve_patterns(
         lambda x: matrix @ x.flatten(), wanted, weights, start, rounds=40, bounds=(low, high)
     )
     naive = start.clamp(low, high).flatten()
@@ -224,7 +227,7 @@ def test_pattern_equations_are_exact_where_patterns_are_right():
     def simulated(x: Tensor) -> Tensor:
         return body(x).flatten()
 
-    found = solved(
+    found = solve_patterns(
         simulated, wanted, torch.ones_like(wanted), near, rounds=4, ridge=0.0, products=200
     )
     assert float((found - true).abs().max()) < 0.05 * float((near - true).abs().max())
@@ -249,14 +252,14 @@ class Named(nn.Module):
 
 @pytest.mark.parametrize("head", [None, ("classifier.0", "classifier.3"), ("classifier.3",)])
 def test_a_network_of_ones_own(head):
-    given = world(Simulator(Named().eval()), SPACE, 2)
-    names = found_head(given.public, head).names
+    given = world(GradientSimulator(Named().eval()), SPACE, 2)
+    names = find_head(given.public, head).names
     assert names == (head or ("classifier.0", "classifier.3"))
     attack = FeatureInversion(iterations=5, prior_weight=0.0, head=head)
     found = given.attacked(attack, labels=False)
     true = true_features(given, names[0])
-    stage = recovered_features(
-        found_head(given.public, head),
+    stage = recover_features(
+        find_head(given.public, head),
         given.public,
         given.observation(labels=False),
         noise=None,
@@ -266,6 +269,7 @@ def test_a_network_of_ones_own(head):
     assert found.info["features certified"] == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "network",
     [
@@ -275,11 +279,11 @@ def test_a_network_of_ones_own(head):
     ],
 )
 def test_deep_networks_go_through(network):
-    given = world(Simulator(network()), SPACE, 2)
+    given = world(GradientSimulator(network()), SPACE, 2)
     found = given.attacked(FeatureInversion(iterations=3, prior_weight=0.0))
     assert torch.isfinite(found.candidates).all()
-    head = found_head(given.public, None)
-    stage = recovered_features(
+    head = find_head(given.public, None)
+    stage = recover_features(
         head, given.public, given.observation(), noise=None, generator=stream(0)
     )
     assert float(matched(stage.inputs, true_features(given, head.first)).min()) > 0.999
@@ -289,7 +293,7 @@ def test_says_what_it_cannot_do():
     prepared = stream(0)
 
     def prepare(model: nn.Module, attack: FeatureInversion, **more) -> None:
-        public = Public(Simulator(model, **more), Prior(records(SPACE)))
+        public = Public(client(model, **more), Prior(records(SPACE)))
         attack.prepare(public, generator=prepared)
 
     convolutions = layered(lambda: nn.Conv2d(1, 4, 12), nn.Flatten)
@@ -302,7 +306,7 @@ def test_says_what_it_cannot_do():
         prepare(mlp(SPACE, (9,)), FeatureInversion(), local=LocalTraining(2, 0.1))
     with pytest.raises(BadInput, match="named_modules"):
         prepare(mlp(SPACE, (9,)), FeatureInversion(head=("nowhere",)))
-    given = world(Simulator(lenet5(SPACE, hidden=(14,))), SPACE, 9)
+    given = world(GradientSimulator(lenet5(SPACE, hidden=(14,))), SPACE, 9)
     with pytest.raises(BadInput, match=r"9 records need \d+.*InvertingGradients"):
         given.attacked(FeatureInversion(iterations=2))
 

@@ -6,38 +6,31 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from vestige import (
-    BadInput,
-    ClassCounts,
-    HeadedModel,
-    HeadInversion,
-    HeadTraining,
-    OneAgainstRest,
-    Prior,
-    Records,
-    ReleasedHead,
-    WeakAdversary,
-)
-from vestige.attacks.heads.affine_copies import AffineCopies
-from vestige.attacks.heads.channels import MeasuredChannel
-from vestige.attacks.heads.coefficients import fixed_point
-from vestige.attacks.heads.dual_training import LinearTraining
-from vestige.attacks.heads.groups import Groups, GroupStatistics
-from vestige.attacks.heads.posterior import posterior, silent_direction
-from vestige.attacks.heads.simulated_heads import simulate
+from vestige import Prior, Records
+from vestige.attacks import HeadInversion
+from vestige.attacks.head_inversion.affine_copies import AffineCopies
+from vestige.attacks.head_inversion.channels import MeasuredChannel
+from vestige.attacks.head_inversion.coefficients import fixed_point
+from vestige.attacks.head_inversion.groups import Groups, GroupStatistics
+from vestige.attacks.head_inversion.linear_training import LinearTraining
+from vestige.attacks.head_inversion.posterior import posterior, silent_direction
+from vestige.attacks.head_inversion.reading import SimulatedHeads
 from vestige.bounds import DPSGD
-from vestige.heads import unrolled
-from vestige.observations import Run
+from vestige.errors import BadInput
+from vestige.interfaces import Run
+from vestige.networks import HeadedModel
 from vestige.priors.feature_decoders import (
     ConvolutionalDecoder,
     FeatureDecoder,
     FullyConnectedDecoder,
     nearest_loss,
 )
-from vestige.simulation import cross_entropy, logistic, one_hot
+from vestige.shadows.heads.factory import HeadFactory
 from vestige.streams import stream
+from vestige.threats import WeakAdversary
+from vestige.victims import ClassCounts, HeadTraining, OneAgainstRest, ReleasedHead
 from worlds import SPACE, draws, released_head, sequential
 
 TRAINING = HeadTraining(ClassCounts.balanced(3, 3), epochs=15, learning_rate=0.2)
@@ -77,74 +70,120 @@ def test_posterior_is_bayesian_linear_regression():
         assert torch.allclose(found.gain[0, :, d], explained, atol=1e-5)
 
 
+def trained_by_torch(
+    x: Tensor, targets: Tensor, start: list[Tensor], training: HeadTraining
+) -> list[Tensor]:
+    """Weights and biases after full batches of torch's SGD; two weights for a hidden layer."""
+    layers = [nn.utils.skip_init(nn.Linear, w.shape[1], w.shape[0], dtype=x.dtype) for w in start]
+    for layer, weight in zip(layers, start):
+        layer.weight.data.copy_(weight)
+        layer.bias.data.zero_()
+    head = nn.Sequential(layers[0], *(part for one in layers[1:] for part in (nn.ReLU(), one)))
+    optimizer = torch.optim.SGD(
+        head.parameters(),
+        lr=training.learning_rate,
+        momentum=training.momentum,
+        weight_decay=training.weight_decay,
+    )
+    weights = torch.tensor(training.class_weights or (1.0,) * 3, dtype=x.dtype)[targets]
+    for _ in range(training.epochs):
+        logits = head(x)
+        if logits.shape[1] == 1:
+            losses = nn.functional.binary_cross_entropy_with_logits(
+                logits[:, 0], targets.to(x), reduction="none"
+            )
+        else:
+            losses = nn.functional.cross_entropy(logits, targets, reduction="none")
+        optimizer.zero_grad()
+        (weights * losses).mean().backward()
+        optimizer.step()
+    return [parameter.detach() for parameter in head.parameters()]
+
+
 @pytest.mark.parametrize("outputs", [3, 1])
 @pytest.mark.parametrize("momentum", [0.0, 0.7])
-def test_coefficients_are_those_of_ordinary_training(outputs, momentum):
-    makeup = ClassCounts((1, 1, 1), (0, 1, 1)) if outputs == 1 else ClassCounts((1, 1, 1))
+@pytest.mark.parametrize("counts", [(1, 1, 1), (1, 3, 2)])
+def test_coefficients_are_those_of_ordinary_training(outputs, momentum, counts):
+    """Records of a group that are equal are trained on as their mean."""
+    makeup = ClassCounts(counts, (0, 1, 1)) if outputs == 1 else ClassCounts(counts)
     weights = (1.0, 3.0) if outputs == 1 else (1.0, 2.0, 0.5)
     training = replace(
         TRAINING, makeup=makeup, momentum=momentum, weight_decay=0.05, class_weights=weights
     )
-    x, start = normal(3, 6), 0.3 * normal(outputs, 6, seed=1)
-    groups = Groups.of(makeup)
-    targets = groups.goals(makeup.outputs)
-    loss = logistic if outputs == 1 else cross_entropy
+    x, groups = normal(3, 6).double(), Groups.of(makeup)
+    repeated = torch.tensor(counts)
+    targets = torch.tensor(groups.taught).repeat_interleave(repeated)
+    start = torch.zeros((outputs, 6), dtype=torch.float64)
+    weight, bias = trained_by_torch(x.repeat_interleave(repeated, 0), targets, [start], training)
+    a = LinearTraining(training, groups, outputs).coefficients(x[None])[0]
+    assert torch.allclose(a.T @ x, weight, rtol=0, atol=1e-10)
+    assert torch.allclose(a.sum(0), bias, rtol=0, atol=1e-10)
 
-    def losses(parameters, members):
-        logits = x[members] @ parameters["weight"].T + parameters["bias"]
-        return loss(logits, targets[members])
 
-    trained = unrolled(
-        training,
-        losses,
-        training.record_weights(targets),
-        {"weight": start, "bias": torch.zeros(outputs)},
-        None,
+def test_clipping_cuts_weighted_gradients():
+    """The loss times its class weight is what DP-SGD clips: one backward pass for each record."""
+    training = replace(
+        TRAINING,
+        private=DPSGD(1.0, 0.5, 6, clipping_norm=0.7),
+        weight_decay=0.05,
+        class_weights=(0.2, 5.0, 1.0),
     )
-    linear = LinearTraining(training, groups, outputs)
-    a = linear.coefficients(x[None], (x @ start.T)[None])[0]
-    assert torch.allclose(linear.kept * start + a.T @ x, trained["weight"], atol=1e-5)
-    assert torch.allclose(a.sum(0), trained["bias"], atol=1e-5)
+    x, weight = normal(3, 6).double(), torch.zeros((3, 7), dtype=torch.float64)
+    augmented = nn.functional.pad(x, (0, 1), value=1.0)
+    for _ in range(6):
+        step = torch.zeros_like(weight)
+        for record in range(3):
+            at = weight.clone().requires_grad_()
+            loss = nn.functional.cross_entropy(at @ augmented[record], torch.tensor(record))
+            (slope,) = torch.autograd.grad(training.class_weights[record] * loss, at)
+            step += slope * min(1.0, 0.7 / float(slope.norm())) / 3
+        weight = training.decay * weight - training.learning_rate * step
+    a = LinearTraining(training, Groups.of(training.makeup), 3).coefficients(x[None])[0]
+    assert torch.allclose(a.T @ augmented, weight, rtol=0, atol=1e-10)
+
+
+def simulated(
+    training: HeadTraining, outputs: int, hidden: int | None, features: Tensor, count: int
+) -> SimulatedHeads:
+    """Heads on features of records whose classes are 0, 1, 2, 0, 1, …"""
+    victim = ReleasedHead(HeadedModel(nn.Flatten(), features.shape[1], outputs, hidden), training)
+    labels = torch.arange(len(features)) % 3
+    made = HeadFactory(victim.simulator, features, labels, coefficients=training.private is None)
+    return SimulatedHeads.drawn(made, count, stream(1, "heads"))
 
 
 @pytest.mark.parametrize("outputs", [3, 1])
-def test_simulated_heads_with_a_hidden_layer_are_trained_ordinarily(outputs):
+@pytest.mark.parametrize("hidden", [None, 4])
+def test_simulated_heads_are_trained_ordinarily(outputs, hidden):
+    """From the same initial weights torch ends alike, and coefficients explain the first layer."""
     makeup = ClassCounts((1, 1, 1), (0, 1, 1)) if outputs == 1 else ClassCounts((1, 1, 1))
     training = replace(TRAINING, makeup=makeup, weight_decay=0.02, initial_deviation=0.5)
-    features, labels = normal(9, 6).abs(), torch.arange(9) % 3
-    sets = makeup.draw(labels, 2, generator=stream(0, "sets"))
-    found = simulate(training, outputs, 4, features, sets, generator=stream(1, "heads"))
-    repeat = stream(1, "heads")
-    first = 0.5 * torch.randn((2, 4, 6), generator=repeat)
-    second = 0.5 * torch.randn((2, outputs, 4), generator=repeat)
-    loss = logistic if outputs == 1 else cross_entropy
+    features = normal(9, 6).abs().double()
+    found = simulated(training, outputs, hidden, features, 2)
+    again = stream(1, "heads")
+    makeup.draw(torch.arange(9) % 3, 2, generator=again)
+    shapes = [(outputs, 6)] if hidden is None else [(hidden, 6), (outputs, hidden)]
+    starts = [0.5 * torch.randn((2, *shape), generator=again).double() for shape in shapes]
+    kept = (1 - training.learning_rate * 0.02) ** training.epochs
     for head in range(2):
-        x = features[sets.members[head]]
-        targets = one_hot(sets.targets[head], makeup.outputs)
-
-        def losses(p, members, x=x, targets=targets):
-            inner = (x[members] @ p["first"].T + p["first_bias"]).relu()
-            return loss(inner @ p["second"].T + p["second_bias"], targets[members])
-
-        initial = {
-            "first": first[head],
-            "first_bias": torch.zeros(4),
-            "second": second[head],
-            "second_bias": torch.zeros(outputs),
-        }
-        trained = unrolled(training, losses, torch.ones(3), initial, None)
-        order = trained["second"][0].argsort()
-        assert torch.allclose(found.heads.weight[head], trained["first"][order], atol=1e-5)
-        assert torch.allclose(found.heads.bias[head], trained["first_bias"][order], atol=1e-5)
+        x, targets = features[found.sets.members[head]], found.sets.targets[head]
+        start = [one[head] for one in starts]
+        weight, bias, *rest = trained_by_torch(x, targets, start, training)
+        order = rest[0][0].argsort() if rest else torch.arange(outputs)
+        a = found.coefficients[head]
+        assert torch.allclose(found.heads.weight[head], weight[order], atol=1e-6)
+        assert torch.allclose(found.heads.bias[head], bias[order], atol=1e-6)
+        assert torch.allclose(kept * start[0][order] + a.T @ x, weight[order], atol=1e-6)
+        if rest:
+            assert torch.allclose(found.heads.second[head], rest[0][:, order], atol=1e-6)
+            assert torch.allclose(found.heads.second_bias[head], rest[1], atol=1e-6)
 
 
-def test_simulated_private_heads_have_the_noise_they_are_said_to_have():
-    """2 × 400 × 3 × 6 weights around κW₀ + AᵀX: 5 deviations of room in their variance."""
-    training = replace(TRAINING, private=DPSGD(1.5, 0.5, 7, clipping_norm=0.2))
-    features, labels = normal(30, 6).abs(), torch.arange(30) % 3
-    sets = training.makeup.draw(labels, 800, generator=stream(0, "sets"))
-    found = simulate(training, 3, None, features, sets, generator=stream(1, "heads"))
-    left = found.heads.weight - found.coefficients.mT @ features[sets.members]
+def test_private_heads_have_the_noise_that_estimators_expect():
+    """Gradients cut to nothing leave 14,400 weights of noise: 5 deviations of room."""
+    private = DPSGD(3e7, 0.5, 7, clipping_norm=1e-8)
+    training = replace(TRAINING, private=private, weight_decay=0.3, initial_deviation=0.1)
+    left = simulated(training, 3, None, normal(30, 6).abs(), 800).heads.weight
     expected = LinearTraining(training, Groups.of(training.makeup), 3).noise_variance
     assert abs(float(left.var()) / expected - 1) < 5 * (2 / left.numel()) ** 0.5
 
@@ -263,6 +302,7 @@ def test_draws_the_records_of_a_head(shadows):
     assert all(r.labels.tolist() == [0, 1, 2] for r, _ in found)
 
 
+@pytest.mark.slow
 def test_confidence_ranks_without_the_secret():
     """Of heads so blurred that some drawings fail, the surer half is nearer to the secrets."""
     victim = released_head()
@@ -274,6 +314,7 @@ def test_confidence_ranks_without_the_secret():
     assert float(errors[sure].mean()) < float(errors[~sure].mean())
 
 
+@pytest.mark.slow
 def test_a_hidden_layer_is_inverted_too():
     backbone = sequential(nn.Flatten, lambda: nn.Linear(16, 48), nn.ReLU).eval()
     training = HeadTraining(
@@ -311,9 +352,12 @@ def test_several_records_of_a_class_give_one_candidate_for_each_class():
     [
         (lambda: HeadInversion(examples=0), "examples"),
         (lambda: HeadInversion(shadows=1), "at least 2"),
-        (lambda: HeadInversion(polish_steps=-1), "negative"),
+        (
+            lambda: HeadInversion(polish_steps=-1),
+            "polish_steps of HeadInversion must be at least 0",
+        ),
         (lambda: FullyConnectedDecoder(()), "hidden layers"),
-        (lambda: AffineCopies(-1.0), "not negative"),
+        (lambda: AffineCopies(-1.0), "linear of AffineCopies must be at least 0"),
     ],
 )
 def test_bad_settings_are_refused_in_a_sentence(build, said):

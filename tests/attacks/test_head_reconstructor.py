@@ -12,37 +12,35 @@ import pytest
 import torch
 from torch import nn
 
-from vestige import (
-    BadInput,
-    ClassCounts,
-    HeadedModel,
-    HeadReconstructor,
-    HeadTraining,
-    OneAgainstRest,
-    Prior,
-    Records,
-    ReleasedHead,
-    SharedGradient,
-    WeakAdversary,
-    datasets,
-    progress,
+from vestige import Prior, Records, datasets, progress
+from vestige.attacks import HeadReconstructor
+from vestige.attacks.head_reconstructor import reader_training
+from vestige.attacks.head_reconstructor.drawing_goals import DrawingGoals, goal_losses, softmin
+from vestige.attacks.head_reconstructor.head_reader import HeadReader
+from vestige.attacks.head_reconstructor.head_validation import (
+    HeldBackHeads,
+    split_validation,
 )
-from vestige.attacks import reader_training
-from vestige.attacks.drawing_goals import DrawingGoals, goal_losses, softmin
-from vestige.attacks.head_reader import HeadReader
-from vestige.attacks.head_validation import HeldBackHeads, held_back, true_positive_rate
-from vestige.attacks.linear_sketch import SketchedGenerator, principal_components, ridge
-from vestige.attacks.residual_generator import ResidualBlock, ResidualGenerator
-from vestige.attacks.shadow_stream import BATCHES, ShadowStream
-from vestige.errors import NotFound
-from vestige.features import features_of
+from vestige.attacks.head_reconstructor.linear_sketch import (
+    SketchedGenerator,
+    principal_components,
+    ridge,
+)
+from vestige.attacks.head_reconstructor.residual_generator import ResidualBlock, ResidualGenerator
+from vestige.attacks.head_reconstructor.shadow_stream import BATCHES, ShadowStream
+from vestige.errors import BadInput, NotFound
 from vestige.files import read_safetensors, tensor_bytes
-from vestige.observations import Hints, ModelRelease, Observation, Public
+from vestige.interfaces import Hints, ModelRelease, Observation, Public
+from vestige.networks import HeadedModel
 from vestige.records import TableSpace
-from vestige.shadows.heads import HeadFactory
+from vestige.shadows.heads.factory import HeadFactory
 from vestige.shadows.standardization import Standardization
+from vestige.simulation.backbone_features import features_of
+from vestige.simulation.training_sets import TrainingSets
+from vestige.statistics.head_roc import counted_rate
 from vestige.streams import stream
-from vestige.training_sets import TrainingSets
+from vestige.threats import WeakAdversary
+from vestige.victims import ClassCounts, HeadTraining, OneAgainstRest, ReleasedHead, SharedGradient
 from worlds import CLASSES, draws, head_world, sequential
 
 QUICK = HeadReconstructor(size=2, steps=6, batch_size=4, statistics=30, validation_interval=2)
@@ -134,13 +132,13 @@ def test_goals_are_the_records_of_the_class():
     assert DrawingGoals(OneAgainstRest(2, 2), False).of(faces, labels).tolist() == [[[4, 1]]]
 
 
-def test_true_positive_rate_counts_ties_as_misses(generator):
+def test_validation_counts_ties_as_misses(generator):
     true = torch.rand(40, generator=generator) / 2
     false = torch.rand(200, generator=generator)
     thresholds = [t for t in false.tolist() if sum(f < t for f in false.tolist()) <= 10]
     wanted = max(sum(t < limit for t in true.tolist()) for limit in thresholds) / 40
-    assert true_positive_rate(true, false, 0.05) == pytest.approx(wanted)
-    assert true_positive_rate(torch.zeros(5), torch.zeros(100), 0.05) == 0.0
+    assert counted_rate(true, false, 0.05) == pytest.approx(wanted)
+    assert counted_rate(torch.zeros(5), torch.zeros(100), 0.05) == 0.0
 
 
 def test_distances_are_to_the_nearest_goal_of_each_set(generator):
@@ -162,11 +160,13 @@ def test_distances_are_to_the_nearest_goal_of_each_set(generator):
 
 def test_held_back_records_are_shared_with_no_shadow():
     labels = torch.arange(60) % 3
-    kept, apart = held_back(labels, ClassCounts((2, 2, 2)), 0.1, generator=stream(0, "split"))
+    kept, apart = split_validation(
+        labels, ClassCounts((2, 2, 2)), 0.1, generator=stream(0, "split")
+    )
     assert sorted([*kept.tolist(), *apart.tolist()]) == list(range(60))
     assert torch.bincount(labels[apart]).tolist() == [4, 4, 4]  # no fewer than two sets need
     people = torch.arange(60) // 6
-    kept, apart = held_back(people, OneAgainstRest(1, 3), 0.3, generator=stream(0, "split"))
+    kept, apart = split_validation(people, OneAgainstRest(1, 3), 0.3, generator=stream(0, "split"))
     assert len(people[apart].unique()) == 3
     assert not set(people[kept].tolist()) & set(people[apart].tolist())
 
@@ -203,7 +203,7 @@ def test_standardisation_comes_from_the_heads_that_are_learned_from():
     _, parts = head_world()
     records = parts.prior.records
     seed = int(torch.randint(2**62, (), generator=stream(0, "fit")))
-    kept, apart = held_back(
+    kept, apart = split_validation(
         records.y,
         ClassCounts((1,) * CLASSES),
         QUICK.validation,
@@ -303,7 +303,7 @@ def test_a_checkpoint_that_lacks_a_part_is_named(tmp_path, part):
 
 def test_training_stops_when_validation_gets_no_better(monkeypatch):
     rates = iter([0.2, 0.5, 0.4, 0.3, 0.9])
-    monkeypatch.setattr(reader_training, "true_positive_rate", lambda *_: next(rates))
+    monkeypatch.setattr(reader_training, "counted_rate", lambda *_: next(rates))
     attack = dataclasses.replace(
         QUICK, steps=50, validation_interval=3, patience=2, sketch=False, learning_rate=0.01
     )
@@ -357,12 +357,12 @@ def test_other_forms_draw_what_they_say():
         ({"steps": 0}, "steps"),
         ({"batch_size": 1}, "batch_size"),
         ({"shadows": 1}, "shadows"),
-        ({"statistics": 1}, "two heads"),
-        ({"learning_rate": float("nan")}, "learning rate"),
+        ({"statistics": 1}, "statistics of HeadReconstructor must be at least 2"),
+        ({"learning_rate": float("nan")}, "learning_rate"),
         ({"sharpness": 0.0}, "sharpness"),
         ({"perceptual_weight": -1.0}, "perceptual"),
-        ({"validation": 1.0}, "strictly"),
-        ({"false_positive_rate": 0.0}, "strictly"),
+        ({"validation": 1.0}, r"validation of HeadReconstructor must be in \(0, 1\)"),
+        ({"false_positive_rate": 0.0}, r"false_positive_rate of .* must be in \(0, 1\)"),
         ({"average": 1.0}, "average"),
     ],
 )

@@ -6,30 +6,21 @@ import pytest
 import torch
 from torch import nn
 
-from vestige import (
-    Audit,
-    BadInput,
-    BareImprint,
-    Bins,
-    ClippedNoise,
-    HonestServer,
-    ImprintedModel,
-    ImprintReading,
-    MaliciousServer,
-    Prior,
-    SharedGradient,
-    datasets,
-    networks,
-)
+from vestige import Audit, Prior, datasets, networks
+from vestige.attacks import ImprintReading
 from vestige.attacks.imprint_reading import read_bins
-from vestige.demonstration import digits_as_large_as_mnist
-from vestige.imprint import outputs_are_losses, share_alone
-from vestige.observations import Run
-from vestige.preflight import check_replay
+from vestige.cli.demonstration import digits_as_large_as_mnist
+from vestige.errors import BadInput
+from vestige.interfaces import Run
+from vestige.networks import BareImprint, Bins, ImprintedModel
+from vestige.networks.imprint import outputs_are_losses, share_alone
 from vestige.priors import DiffusionPrior, PriorDenoiser
-from vestige.record import CheckOutcome
 from vestige.records import TableSpace
+from vestige.reports.parts import CheckOutcome
 from vestige.streams import stream
+from vestige.studies.audit.preflight.checks import check_replay
+from vestige.threats import HonestServer, MaliciousServer
+from vestige.victims import ClippedNoise, SharedGradient
 from worlds import SPACE, draws, imprinted_network, linear_network
 
 
@@ -192,6 +183,7 @@ def test_denoisers_are_told_the_deviation(digits):
     assert float(deviation) >= 0.2
 
 
+@pytest.mark.slow
 def test_a_shipped_prior_cleans_what_is_read():
     """Ten characters behind the bare layer at μ = 30: the prior at least halves the error."""
     pytest.importorskip("diffusers")
@@ -219,7 +211,7 @@ def test_noise_beyond_the_schedule_is_no_failure():
     noisy = 50 * torch.randn((2, 1, 28, 28), generator=torch.Generator().manual_seed(0))
     found = PriorDenoiser(prior)(noisy, torch.tensor([50.0, 1e6]), generator=stream(0))
     assert torch.isfinite(found).all()
-    with pytest.raises(BadInput, match="at least one step"):
+    with pytest.raises(BadInput, match="steps of PriorDenoiser must be at least 1"):
         PriorDenoiser(prior, 0)
 
 

@@ -3,15 +3,17 @@
 import pytest
 import torch
 from sklearn.datasets import load_digits
-from small_worlds import layered, pictures, records, rows, stream, world
+from small_worlds import client, layered, pictures, records, rows, stream, world
 from torch import nn
 
-from vestige.attacks.labels import infer_labels
+from vestige.attacks.gradient_matching.labels import infer_labels
 from vestige.errors import BadInput
+from vestige.interfaces import GradientRelease, Public
 from vestige.networks import convnet, mlp
-from vestige.observations import GradientRelease, Public, UpdateRelease
 from vestige.records import ImageSpace, Records
-from vestige.simulation import LocalTraining, Simulator, logistic, one_hot
+from vestige.simulation.gradient import GradientSimulator
+from vestige.simulation.local_training import LocalTraining
+from vestige.simulation.losses import logistic, one_hot
 
 
 def digits():
@@ -32,10 +34,10 @@ def accuracy(batch_size, *, bias=True, trials=10, **settings):
             if bias
             else mlp(train.space, (64,), bias=False, generator=generator)
         )
-        simulator = Simulator(network, **settings)
+        simulator = client(network, **settings)
         batch = train[torch.randint(len(train), (batch_size,), generator=generator)]
         tensors = {n: t.detach() for n, t in simulator(batch.x, one_hot(batch.y, 10)).items()}
-        release = (GradientRelease if simulator.local is None else UpdateRelease)(tensors)
+        release = simulator.releases(tensors)
         found = infer_labels(Public(simulator, prior), release, batch_size)
         assert len(found) == batch_size
         hits += int(
@@ -74,11 +76,11 @@ def test_one_logit(bias):
         network = layered(lambda: nn.Linear(7, 9), nn.ReLU, lambda: nn.Linear(9, 1, bias=bias))
         for parameter in network.parameters():
             parameter.data = torch.randn(parameter.shape, generator=stream(seed)) / 3
-        simulator = Simulator(network, loss=logistic)
+        simulator = GradientSimulator(network, loss=logistic)
         secret = records(space, 2, seed)
         for label in (0, 1):
             one = secret[[label]]
-            tensors = simulator.gradient(one.x, one_hot(one.y, 2))
+            tensors = simulator(one.x, one_hot(one.y, 2))
             release = GradientRelease({n: t.detach() for n, t in tensors.items()})
             public = Public(simulator, world(simulator, space).public.prior)
             assert infer_labels(public, release, 1).tolist() == [label]
@@ -86,7 +88,7 @@ def test_one_logit(bias):
 
 def test_no_last_layer_says_what_to_do():
     space = pictures()
-    simulator = Simulator(layered(lambda: nn.Conv2d(1, 4, 6), nn.Flatten))
+    simulator = GradientSimulator(layered(lambda: nn.Conv2d(1, 4, 6), nn.Flatten))
     there = world(simulator, space)
     with pytest.raises(BadInput, match="tell the attacker the labels"):
         infer_labels(there.public, there.release, 1)
@@ -94,7 +96,7 @@ def test_no_last_layer_says_what_to_do():
 
 def test_last_layer_not_released_says_what_to_do():
     space = rows()
-    there = world(Simulator(mlp(space, (5,))), space)
+    there = world(GradientSimulator(mlp(space, (5,))), space)
     tensors = {n: t for n, t in there.release.tensors.items() if n.startswith("1.")}
     with pytest.raises(BadInput, match="tell the attacker the labels"):
         infer_labels(there.public, GradientRelease(tensors), 1)

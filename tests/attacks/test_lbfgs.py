@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from scipy.optimize import minimize, rosen, rosen_der
 
-from vestige.attacks.lbfgs import BatchedLBFGS
+from vestige.attacks.gradient_matching.lbfgs import BatchedLBFGS
 
 
 def rosenbrock(points):

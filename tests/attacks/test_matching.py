@@ -2,16 +2,19 @@
 
 import pytest
 import torch
-from small_worlds import layered, pictures, records, rows, smooth_network, stream, world
+from small_worlds import client, layered, pictures, records, rows, smooth_network, stream, world
 from torch import nn
 
 from vestige.attacks import DeepLeakage, InvertingGradients
-from vestige.attacks.inverting_gradients import total_variation
-from vestige.attacks.matching import Matching, cosine_distance, squared_distance
-from vestige.attacks.restarts import Stack
+from vestige.attacks.gradient_matching.matching import Matching, cosine_distance, squared_distance
+from vestige.attacks.gradient_matching.restarts import Stack
+from vestige.attacks.gradient_matching.smoothness import total_variation
 from vestige.errors import BadInput
-from vestige.observations import GradientRelease, Observation
-from vestige.simulation import LocalTraining, Normalization, Simulator, one_hot
+from vestige.interfaces import GradientRelease, Observation
+from vestige.simulation.gradient import GradientSimulator
+from vestige.simulation.local_training import LocalTraining, Normalization
+from vestige.simulation.losses import one_hot
+from vestige.simulation.update import UpdateSimulator
 
 
 def naive_cosine(found, wanted):
@@ -73,7 +76,7 @@ SIMULATORS = {
 @pytest.mark.parametrize("settings", SIMULATORS.values(), ids=SIMULATORS)
 def test_stack_agrees_with_a_loop_of_plain_autograd(settings):
     space = pictures()
-    there = world(Simulator(smooth_network(space), **settings), space, batch_size=3)
+    there = world(client(smooth_network(space), **settings), space, batch_size=3)
     matching = Matching(there.public, there.release)
     targets = matching.targets(there.secret.y)
     stack = Stack(
@@ -117,8 +120,8 @@ class Stubborn(nn.Module):
 def test_models_that_vmap_cannot_handle_run_in_a_loop_and_say_so(attack, local):
     space = pictures(size=4)
     inner = smooth_network(space)
-    plain = world(Simulator(inner, local=local), space)
-    stubborn = world(Simulator(Stubborn(inner), local=local), space)
+    plain = world(client(inner, local), space)
+    stubborn = world(client(Stubborn(inner), local), space)
     found, expected = stubborn.attacked(attack), plain.attacked(attack)
     assert "one after another" in str(found.info["restarts run"])
     assert "restarts run" not in expected.info
@@ -129,7 +132,7 @@ def test_models_that_vmap_cannot_handle_run_in_a_loop_and_say_so(attack, local):
 class TestReleases:
     def there(self):
         space = rows()
-        return world(Simulator(smooth_network(space)), space)
+        return world(GradientSimulator(smooth_network(space)), space)
 
     def reconstruct(self, attack, there, tensors):
         observation = Observation(GradientRelease(tensors), there.observation().hints)
@@ -138,17 +141,17 @@ class TestReleases:
     def test_unknown_tensor(self, attack):
         there = self.there()
         tensors = {**there.release.tensors, "stranger": torch.zeros(2)}
-        with pytest.raises(BadInput, match=r"'stranger'.*give the model"):
+        with pytest.raises(BadInput, match=r"'stranger'.*use the model"):
             self.reconstruct(attack, there, tensors)
 
     def test_nothing_released(self, attack):
-        with pytest.raises(BadInput, match=r"empty.*give the model"):
+        with pytest.raises(BadInput, match=r"holds no tensor"):
             self.reconstruct(attack, self.there(), {})
 
     def test_wrong_shape(self, attack):
         there = self.there()
         name = next(iter(there.release.tensors))
-        with pytest.raises(BadInput, match=r"shape.*give the model"):
+        with pytest.raises(BadInput, match=r"shape.*use the model"):
             self.reconstruct(attack, there, {**there.release.tensors, name: torch.zeros(2)})
 
     def test_not_finite(self, attack):
@@ -165,15 +168,15 @@ class TestReleases:
 
     def test_update_without_local_training(self, attack):
         space = rows()
-        there = world(Simulator(smooth_network(space), local=LocalTraining(1, 0.1)), space)
-        without = world(Simulator(smooth_network(space)), space)
+        there = world(UpdateSimulator(smooth_network(space), local=LocalTraining(1, 0.1)), space)
+        without = world(GradientSimulator(smooth_network(space)), space)
         reconstruct = attack.prepare(without.public, generator=stream(0))
-        with pytest.raises(BadInput, match="give it a LocalTraining"):
+        with pytest.raises(BadInput, match="update needs its LocalTraining"):
             reconstruct(there.observation(), stream(1))
 
 
 def test_batch_norm_statistics_lead_to_the_batch():
-    from vestige.attacks.batch_norm import statistics_penalty
+    from vestige.attacks.gradient_matching.batch_norm import statistics_penalty
 
     space = pictures()
     network = layered(
@@ -184,7 +187,7 @@ def test_batch_norm_statistics_lead_to_the_batch():
         lambda: nn.Linear(128, 4),
     )
     secret = records(space, 3)
-    simulator = Simulator(network, mode="train")
+    simulator = GradientSimulator(network, mode="train")
     after = nn.Sequential(*network)
     before = {name: value.clone() for name, value in network.named_buffers()}
     after.train()(secret.x)
@@ -195,7 +198,7 @@ def test_batch_norm_statistics_lead_to_the_batch():
     assert float(penalty(secret.x)) < 1e-8
     assert float(penalty(secret.x * 0.5)) > 1e-3
     assert statistics_penalty(simulator, {}) is None
-    tensors = simulator.gradient(secret.x, one_hot(secret.y, 4))
+    tensors = simulator(secret.x, one_hot(secret.y, 4))
     there = world(simulator, space, 3)
     release = GradientRelease({n: t.detach() for n, t in tensors.items()}, buffers)
     attack = InvertingGradients(iterations=6, restarts=2, batch_norm_weight=0.1)

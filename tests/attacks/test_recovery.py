@@ -8,7 +8,9 @@ from torch import nn
 from vestige import progress
 from vestige.attacks import DeepLeakage, Guess, InvertingGradients
 from vestige.errors import BadInput
-from vestige.simulation import LocalTraining, Simulator
+from vestige.simulation.gradient import GradientSimulator
+from vestige.simulation.local_training import LocalTraining
+from vestige.simulation.update import UpdateSimulator
 
 SPACES = {"grey": pictures(), "colour": pictures(channels=3), "table": rows()}
 
@@ -18,7 +20,7 @@ SPACES = {"grey": pictures(), "colour": pictures(channels=3), "table": rows()}
     "attack", [DeepLeakage(iterations=150), InvertingGradients(iterations=400)]
 )
 def test_recovers_one_record_from_a_gradient(attack, space):
-    there = world(Simulator(smooth_network(space)), space)
+    there = world(GradientSimulator(smooth_network(space)), space)
     found = there.attacked(attack, labels=False)
     assert there.error(found) < 1e-2
     assert found.labels.tolist() == there.secret.y.tolist()
@@ -27,18 +29,23 @@ def test_recovers_one_record_from_a_gradient(attack, space):
 
 
 @pytest.mark.parametrize(
-    "attack", [DeepLeakage(iterations=150), InvertingGradients(iterations=400)]
+    "attack",
+    [
+        DeepLeakage(iterations=150),
+        pytest.param(InvertingGradients(iterations=400), marks=pytest.mark.slow),
+    ],
 )
 def test_recovers_one_record_from_an_update_with_momentum(attack):
     space = pictures()
     local = LocalTraining(3, 0.1, momentum=0.9)
-    there = world(Simulator(smooth_network(space), local=local), space)
+    there = world(UpdateSimulator(smooth_network(space), local=local), space)
     assert there.error(there.attacked(attack, labels=False)) < 1e-2
 
 
+@pytest.mark.slow
 def test_recovers_a_batch_with_joint_labels():
     space = pictures()
-    there = world(Simulator(smooth_network(space)), space, batch_size=2)
+    there = world(GradientSimulator(smooth_network(space)), space, batch_size=2)
     found = there.attacked(DeepLeakage(iterations=300, restarts=4), labels=False)
     order = found.labels.argsort()
     assert found.info["labels"] == "optimised"
@@ -48,7 +55,7 @@ def test_recovers_a_batch_with_joint_labels():
 
 def test_double_precision_goes_deeper():
     space = pictures()
-    there = world(Simulator(smooth_network(space).double()), space)
+    there = world(GradientSimulator(smooth_network(space).double()), space)
     found = there.attacked(DeepLeakage(iterations=200))
     assert found.candidates.dtype == torch.float64
     assert there.error(found) < 1e-6
@@ -66,7 +73,7 @@ def test_double_precision_goes_deeper():
 )
 def test_is_deterministic_and_leaves_torch_alone(attack):
     space = pictures()
-    there = world(Simulator(smooth_network(space)), space, batch_size=2)
+    there = world(GradientSimulator(smooth_network(space)), space, batch_size=2)
     before = torch.random.get_rng_state()
     threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
     first, second = there.attacked(attack), there.attacked(attack)
@@ -77,7 +84,7 @@ def test_is_deterministic_and_leaves_torch_alone(attack):
 
 def test_more_restarts_never_end_higher():
     space = pictures()
-    there = world(Simulator(smooth_network(space)), space)
+    there = world(GradientSimulator(smooth_network(space)), space)
     one = there.attacked(DeepLeakage(iterations=40))
     many = there.attacked(DeepLeakage(iterations=40, restarts=8))
     assert many.objective <= one.objective
@@ -100,7 +107,7 @@ def test_divergence_is_noticed_and_restarted():
     secret_mean = float(records(space, 1, 1003).x.mean())
     inner = smooth_network(space)
     network = Flaky(inner, secret_mean + 0.02)
-    there = world(Simulator(network), space)
+    there = world(GradientSimulator(network), space)
     found = there.attacked(DeepLeakage(iterations=60, restarts=6, fresh_draws=5))
     assert found.info["fresh draws after divergence"] > 0
     assert found.candidates.isfinite().all()
@@ -109,8 +116,8 @@ def test_divergence_is_noticed_and_restarted():
 
 def test_all_restarts_divergent_is_said():
     space = pictures(size=4)
-    there = world(Simulator(smooth_network(space)), space)
-    simulator = Simulator(Flaky(there.public.simulator.model, -1e9))
+    there = world(GradientSimulator(smooth_network(space)), space)
+    simulator = GradientSimulator(Flaky(there.public.simulator.model, -1e9))
     tensors = {f"inner.{name}": tensor for name, tensor in there.release.tensors.items()}
     hopeless = type(there)(
         type(there.public)(simulator, there.public.prior),
@@ -130,7 +137,7 @@ def test_all_restarts_divergent_is_said():
 @pytest.mark.parametrize("attack", [DeepLeakage(), InvertingGradients()])
 def test_listeners_see_steps_and_can_stop(attack):
     space = pictures(size=4)
-    there = world(Simulator(smooth_network(space)), space)
+    there = world(GradientSimulator(smooth_network(space)), space)
     steps = []
 
     def listen(step):
@@ -147,7 +154,7 @@ def test_listeners_see_steps_and_can_stop(attack):
 
 def test_unknown_batch_size_is_taken_as_one_and_said():
     space = pictures(size=4)
-    there = world(Simulator(smooth_network(space)), space)
+    there = world(GradientSimulator(smooth_network(space)), space)
     found = there.attacked(InvertingGradients(iterations=3), labels=False, batch_size=False)
     assert len(found.candidates) == 1
     assert "assumed 1" in str(found.info["labels"])
@@ -156,7 +163,7 @@ def test_unknown_batch_size_is_taken_as_one_and_said():
 @pytest.mark.parametrize("kind", ["draw", "mean"])
 def test_guess_sees_only_hints(kind):
     space = pictures()
-    there = world(Simulator(smooth_network(space)), space, batch_size=5)
+    there = world(GradientSimulator(smooth_network(space)), space, batch_size=5)
     found = there.attacked(Guess(kind))
     prior = there.public.prior
     assert found.labels.tolist() == there.secret.y.tolist()
@@ -195,7 +202,7 @@ def test_settings_are_checked(attack, settings):
 
 def test_streams_differ_between_seeds():
     space = pictures(size=4)
-    there = world(Simulator(smooth_network(space)), space)
+    there = world(GradientSimulator(smooth_network(space)), space)
     attack = InvertingGradients(iterations=2)
     first = attack.prepare(there.public, generator=stream(0))(there.observation(), stream(1))
     second = attack.prepare(there.public, generator=stream(0))(there.observation(), stream(2))

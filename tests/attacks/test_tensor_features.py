@@ -6,16 +6,19 @@ from dataclasses import replace
 
 import pytest
 import torch
+from small_worlds import client
 from torch import nn
 
-from vestige import LocalTraining, Normalization, Prior, TensorFeatures
-from vestige.attacks.body import Body
-from vestige.attacks.tensor_features import tensor_features
+from vestige import Prior
+from vestige.attacks import TensorFeatures
+from vestige.attacks.feature_inversion.body import Body
+from vestige.attacks.tensor_features.attack import tensor_features
 from vestige.errors import BadInput
-from vestige.gaussian_head import Polynomial, gaussian_head
+from vestige.interfaces import GradientRelease, Hints, Observation, Public
 from vestige.networks import convnet, mlp
-from vestige.observations import GradientRelease, Hints, Observation, Public, UpdateRelease
-from vestige.simulation import Simulator, one_hot
+from vestige.networks.gaussian_head import Polynomial, gaussian_head
+from vestige.simulation.losses import one_hot
+from vestige.victims import LocalTraining, Normalization
 from worlds import CLASSES, SPACE, draws, sequential
 
 ACTIVATIONS = [nn.ReLU, nn.Tanh, nn.GELU, lambda: nn.GELU("tanh"), Polynomial]
@@ -28,11 +31,11 @@ def stream(seed: int = 0) -> torch.Generator:
 
 def observed(model: nn.Module, batch: int = 3, seed: int = 8, **settings):
     """Secret records, and what an attacker knows and sees of their gradient or update."""
-    simulator = Simulator(model, **settings)
+    simulator = client(model, **settings)
     secret = draws(batch, seed)
     like = next(model.parameters())
     x, targets = secret.x.to(like), one_hot(secret.y, CLASSES).to(like)
-    kind = GradientRelease if simulator.local is None else UpdateRelease
+    kind = simulator.releases
     release = kind({name: t.detach() for name, t in simulator(x, targets).items()})
     public = Public(simulator, Prior(draws(40, 7)), kind)
     return secret, public, Observation(release, Hints(batch_size=batch))
@@ -167,7 +170,7 @@ def test_other_networks_are_refused(network, said):
 
 
 def test_bad_settings_and_sizes_are_refused():
-    with pytest.raises(BadInput, match="at least one start"):
+    with pytest.raises(BadInput, match="starts of TensorFeatures must be at least 1"):
         TensorFeatures(starts=0)
     model = gaussian_head(nn.Flatten(), 16, 200, CLASSES, generator=stream(5))
     _, public, observation = observed(model, batch=17)

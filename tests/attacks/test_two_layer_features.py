@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from vestige import GradientRelease, Hints, HonestServer, Observation, SharedGradient, load
-from vestige.attacks.combined.feature_terms import two_layer_features
+from vestige.attacks.combined_inversion.feature_terms import two_layer_features
+from vestige.datasets import load
 from vestige.defenses import (
     Defense,
     GradientDropout,
@@ -15,8 +15,10 @@ from vestige.defenses import (
     GradientPruning,
     Undefended,
 )
-from vestige.gaussian_head import gaussian_head
-from vestige.observations import Run
+from vestige.interfaces import GradientRelease, Hints, Observation, Run
+from vestige.networks.gaussian_head import gaussian_head
+from vestige.threats import HonestServer
+from vestige.victims import SharedGradient
 
 
 def world(defense: Defense):
@@ -46,7 +48,13 @@ def similarity(defense: Defense) -> float:
 
 
 @pytest.mark.parametrize(
-    "defense", [Undefended(), GradientDropout(0.5), GradientPruning(0.5)], ids=repr
+    "defense",
+    [
+        Undefended(),
+        GradientDropout(0.5),
+        pytest.param(GradientPruning(0.5), marks=pytest.mark.slow),
+    ],
+    ids=repr,
 )
 def test_features_survive_masks(defense: Defense) -> None:
     assert similarity(defense) > 0.999

@@ -15,18 +15,18 @@ from vestige.bounds import (
     NoPriorReconstruction,
     RenyiDP,
     RenyiErrorBound,
-    TwoLayerNetwork,
     ZeroConcentratedDP,
     batch_jacobian,
     clipped_jacobian,
     cramer_rao,
     cramer_rao_from_norm,
-    monte_carlo_estimate,
     pruned_jacobian,
     van_trees,
     with_known_dropout,
 )
 from vestige.errors import BadInput
+from vestige.experimental.monte_carlo import monte_carlo_estimate
+from vestige.experimental.two_layer import TwoLayerNetwork
 
 REPLACE = Neighbouring.REPLACE_ONE
 

@@ -242,6 +242,7 @@ def test_epsilon_of_gaussian_noise_is_never_below_the_closed_form(steps):
     assert 0 <= epsilon_by_privacy_loss(Gaussian(3.0, steps), 1e-5) - exact < 2e-3
 
 
+@pytest.mark.slow
 def test_epsilon_grows_with_steps_where_probabilities_underflow():
     # Losses near 1,500: e^−1500 is no float.
     few, many = (epsilon_by_privacy_loss(DPSGD(0.1, 0.1, steps), 1e-5) for steps in (30, 300))

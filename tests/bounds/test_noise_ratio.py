@@ -81,6 +81,7 @@ def test_a_ratio_keeps_its_epsilon_and_hardly_a_larger_one_does(epsilon):
     assert gaussian_epsilon(found * 1.002, 1e-5) > epsilon
 
 
+@pytest.mark.slow
 def test_sampling_alone_keeps_an_epsilon():
     # One step looks at a record with probability 1e-6, which δ = 1e-5 forgives.
     assert ratio_for_epsilon(0.5, sampling_rate=1e-6, steps=1) == LARGEST_RATIO

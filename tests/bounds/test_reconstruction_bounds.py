@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 from scipy.stats import norm
 
+from profiles import examples, slow_unless_quick
 from vestige.bounds import (
     BOUNDS,
     DPSGD,
@@ -23,7 +24,6 @@ from vestige.bounds import (
     Laplace,
     LaplaceBound,
     LocalAggregation,
-    MonteCarloBound,
     Neighbouring,
     NonPrivate,
     PoissonGaussianBound,
@@ -39,11 +39,11 @@ from vestige.bounds import (
     ZeroConcentratedDPBound,
     epsilon_by_privacy_loss,
     epsilon_by_renyi,
-    monte_carlo_estimate,
     tightest,
     to_renyi_dp,
 )
 from vestige.errors import BadInput
+from vestige.experimental.monte_carlo import monte_carlo_estimate
 
 REPLACE = Neighbouring.REPLACE_ONE
 KAPPAS = np.array([1e-12, 1e-6, 1e-3, 0.01, 0.1, 0.5, 0.9, 1.0])
@@ -92,7 +92,6 @@ def test_gaussian_noise_under_replacement_has_twice_the_sensitivity():
     [
         (FiniteCandidatesBound(10), PureDP(1)),
         (PoissonGaussianBound(), DPSGD(1, 0.1, 1, None, REPLACE)),
-        (MonteCarloBound(), DPSGD(1, 0.1, 2, None, REPLACE)),
     ],
 )
 def test_the_wrong_neighbouring_relation_is_refused(bound, mechanism):
@@ -237,13 +236,14 @@ def test_laplace_bound_is_the_best_test_between_two_laplace_distributions(epsilo
     assert found[inside] == pytest.approx(above(epsilon)[inside], abs=1e-12)
 
 
+@slow_unless_quick
 @given(
     noise=st.floats(0.5, 8),
     steps=st.integers(1, 50),
     rate=st.sampled_from([0.01, 0.1, 0.5, 1.0]),
     log_kappa=st.floats(-20, -0.1),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_bounds_are_ordered(noise, steps, rate, log_kappa):
     mechanism, kappa = DPSGD(noise, rate, steps), math.exp(log_kappa)
     by_loss = PrivacyLossBound()(mechanism, kappa)
@@ -316,20 +316,13 @@ def test_randomised_response_reaches_the_bound_for_finite_candidates():
     assert bound == pytest.approx(truthful, rel=1e-12)
 
 
-def test_monte_carlo_limit_lies_above_and_near():
-    # Limits hold with confidence 99.9%.
+def test_the_monte_carlo_estimate_lies_near():
     for mechanism, kappa in ((DPSGD(1, 0.1, 10), 0.1), (DPSGD(0.5, 0.02, 200), 0.1)):
         exact = PrivacyLossBound(1e-6)(mechanism, kappa)
-        limit = MonteCarloBound(samples=20_000)(mechanism, kappa)
-        assert exact - 1e-6 <= limit < exact + 0.05
         estimate = monte_carlo_estimate(
             mechanism, kappa, samples=20_000, generator=np.random.default_rng(3)
         )
         assert estimate == pytest.approx(exact, abs=0.02)
-
-
-def test_monte_carlo_with_too_few_samples_promises_nothing():
-    assert MonteCarloBound(samples=10)(DPSGD(1, 0.1, 2), 0.9) == 1.0
 
 
 def test_monte_carlo_estimate_refuses_replacement():

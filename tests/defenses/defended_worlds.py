@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from vestige import LocalTraining, SharedGradient
 from vestige.defenses import (
     ClientAggregation,
     Combined,
@@ -22,7 +21,7 @@ from vestige.defenses import (
     TopKSparsification,
     Undefended,
 )
-from vestige.victims import FederatedUpdate
+from vestige.victims import FederatedUpdate, LocalTraining, SharedGradient
 from worlds import draws, linear_network
 
 EARLIER = draws(30, 5)

@@ -6,22 +6,15 @@ import pytest
 import torch
 from defended_worlds import gradient_client, update_client
 
-from vestige import (
-    Bins,
+from vestige import Prior, datasets, networks
+from vestige.attacks import (
     DeepLeakage,
     ExactInversion,
     FeatureInversion,
-    HonestServer,
-    ImprintedModel,
     ImprintReading,
     InvertingGradients,
-    MaliciousServer,
-    Prior,
-    SharedGradient,
-    datasets,
-    networks,
 )
-from vestige.attacks.labels import infer_labels
+from vestige.attacks.gradient_matching.labels import infer_labels
 from vestige.defenses import (
     ClientAggregation,
     Combined,
@@ -35,9 +28,12 @@ from vestige.defenses import (
     PrivateGradients,
     RecordClipping,
 )
-from vestige.imprint import BareImprint, outputs_are_losses
-from vestige.observations import Run
+from vestige.interfaces import Run
+from vestige.networks import Bins, ImprintedModel
+from vestige.networks.imprint import BareImprint, outputs_are_losses
 from vestige.streams import stream
+from vestige.threats import HonestServer, MaliciousServer
+from vestige.victims import SharedGradient
 from worlds import draws
 
 DIGITS = datasets.load("digits").split(seed=0)
@@ -72,6 +68,7 @@ def test_a_known_mask_is_seen_through(attack):
     assert adaptive < static / 3
 
 
+@pytest.mark.slow
 def test_known_steps_are_unrolled():
     """Four steps: an error of two thirds at most; 0.065 and 0.021 were measured."""
     attack, victim = (

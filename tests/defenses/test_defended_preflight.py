@@ -23,9 +23,9 @@ from vestige.defenses import (
     Undefended,
     with_model,
 )
-from vestige.preflight import check_alone, check_replay
-from vestige.record import CheckOutcome
+from vestige.reports.parts import CheckOutcome
 from vestige.streams import stream
+from vestige.studies.audit.preflight.checks import check_alone, check_replay
 from worlds import CLASSES, SPACE, draws
 
 REMARKS = {

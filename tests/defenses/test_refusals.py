@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from vestige import SharedGradient
 from vestige.defenses import (
     BatchSize,
     ClientAggregation,
@@ -30,7 +29,7 @@ from vestige.defenses import (
 )
 from vestige.errors import BadInput
 from vestige.streams import stream
-from vestige.victims import FederatedUpdate
+from vestige.victims import FederatedUpdate, SharedGradient
 from worlds import convex_model, draws, linear_network, released_network, sequential
 
 SENTENCE = r"^[A-Z].+\.$"
@@ -123,3 +122,8 @@ def test_what_does_not_fit_the_batch():
     victim = HalfPrecision()(SharedGradient(loud, loss=steep, mode="eval"))
     with pytest.raises(BadInput, match="scale the loss down"):
         victim.release(draws(3, 1), generator=stream(0))
+
+
+def test_a_model_in_place_of_a_victim_is_one_sentence():
+    with pytest.raises(BadInput, match="takes a victim, such as SharedGradient"):
+        GradientPruning(0.9)(linear_network())

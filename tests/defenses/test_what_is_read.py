@@ -8,7 +8,6 @@ import pytest
 import torch
 from defended_worlds import DEFENSES, gradient_client, joined, update_client
 
-from vestige.alterations import ClientMemory, known_factor, proportional
 from vestige.defenses import (
     ClientAggregation,
     Combined,
@@ -19,7 +18,9 @@ from vestige.defenses import (
     GradientSign,
     PrivateGradients,
 )
-from vestige.simulation import one_hot
+from vestige.interfaces import UpdateRelease
+from vestige.simulation.alterations import ClientMemory, known_factor, proportional
+from vestige.simulation.losses import one_hot
 from vestige.streams import stream
 from worlds import CLASSES, draws
 
@@ -55,8 +56,7 @@ def test_expected_is_what_is_sent_where_the_mask_shows(name, client):
     victim = DEFENSES[name](client())
     release = victim.release(BATCH, generator=stream(0))
     released = joined(release.tensors)
-    update = victim.simulator.local is not None
-    kept = victim.simulator.reading(release.tensors, update=update).kept
+    kept = victim.simulator.reading(release.tensors).kept
     assert torch.equal(kept, released != 0)
     assert 0 < int(kept.sum()) < 0.6 * len(kept)
     assert torch.allclose(replayed(victim)[kept], released[kept], rtol=1e-4, atol=1e-7)
@@ -110,12 +110,12 @@ def test_noise_is_as_large_as_readers_are_told(name, client):
     """Over 60 releases of 243 entries: within 4%, six deviations and more where all are kept."""
     defense, expected = NOISY[name]
     victim = defense(client())
-    update, squares, numbers = victim.simulator.local is not None, 0.0, 0
-    rate = 0.1 if update else 1.0
+    squares, numbers = 0.0, 0
+    rate = 0.1 if victim.releases is UpdateRelease else 1.0
     made = replayed(victim)
     for seed in range(60):
         release = victim.release(BATCH, generator=stream(seed, "noise"))
-        reading = victim.simulator.reading(release.tensors, update=update, records=4)
+        reading = victim.simulator.reading(release.tensors, records=4)
         assert reading.certain
         assert math.isclose(reading.deviation, expected * rate, rel_tol=1e-6)
         left = joined(release.tensors) - made
@@ -129,7 +129,7 @@ def test_noise_after_a_mask_blurs_it():
     victim = DEFENSES["dropout, noise"](gradient_client())
     gradient = joined(gradient_client().release(BATCH, generator=stream(0)).tensors)
     release = victim.release(BATCH, generator=stream(0))
-    reading = victim.simulator.reading(release.tensors, update=False)
+    reading = victim.simulator.reading(release.tensors)
     assert not reading.certain
     error = joined(release.tensors) - 2 * gradient
     assert int(reading.kept.sum()) >= 4
@@ -142,9 +142,9 @@ def test_a_private_loss_that_is_summed_needs_no_number_of_records():
         type(client)(client.model, client.local, reduction="sum", mode="eval")
     )
     tensors = {"u": torch.zeros(3)}
-    assert math.isclose(summed.simulator.reading(tensors, update=True).deviation, 0.1 * 0.2)
+    assert math.isclose(summed.simulator.reading(tensors).deviation, 0.1 * 0.2)
     mean = PrivateGradients(0.5, 0.4)(client).simulator
-    assert mean.reading(tensors, update=True).deviation == 0.0
+    assert mean.reading(tensors).deviation == 0.0
 
 
 def test_factors_that_readers_know():

@@ -15,7 +15,6 @@ from defended_worlds import (
     update_client,
 )
 
-from vestige.alterations import ClientMemory
 from vestige.defenses import (
     ClientAggregation,
     Combined,
@@ -32,6 +31,7 @@ from vestige.defenses import (
     TopKSparsification,
     innermost,
 )
+from vestige.simulation.alterations import ClientMemory
 from vestige.streams import stream
 from worlds import draws, linear_network
 
@@ -232,7 +232,7 @@ def test_private_local_steps_in_law(momentum):
     ratio = float(made.var(0).mean() / other.var(0).mean())
     assert abs(ratio - 1) < 5 * math.sqrt(4 / (count * made.shape[1])) + 0.02
     # What a reader is told of the noise is what it is.
-    reading = victim.simulator.reading({"u": made[0]}, update=True, records=4)
+    reading = victim.simulator.reading({"u": made[0]}, records=4)
     assert abs(float(other.var(0).mean().sqrt() / reading.deviation) - 1) < 0.05
     assert sum(p.numel() for p in model.parameters()) == made.shape[1]
 

@@ -20,13 +20,19 @@ import torch
 from mutations import contents, damaged_bytes, damaged_json, damaged_safetensors, refused, tried
 from PIL import Image
 
+from vestige import Audit
+from vestige.cli.user_code import load_plan
 from vestige.datasets import formats, from_folder, from_npz, load, pictures
-from vestige.datasets.formats import read_cifar10_archive, read_idx
+from vestige.datasets.formats import load_pairs, open_idx, read_cifar10_archive
 from vestige.errors import VestigeError
 from vestige.priors.diffusion import WEIGHTS, DiffusionPrior
+from vestige.priors.diffusion_training import (
+    CHECKPOINT,
+    PriorTraining,
+    initial_network,
+    train_prior,
+)
 from vestige.priors.schedule import NoiseSchedule
-from vestige.priors.training import CHECKPOINT, PriorTraining, train_prior, untrained_network
-from vestige.user_code import load_audit
 from worlds import draws
 
 pytestmark = pytest.mark.timeout(900)
@@ -127,11 +133,17 @@ def test_npz_files_that_are_refused(place, make):
 
 
 def test_an_npz_bomb_is_refused_by_its_declared_size(place, monkeypatch):
-    monkeypatch.setattr(formats, "MOST_ARRAY_BYTES", 10_000)
+    monkeypatch.setattr(formats, "MOST_RECORD_BYTES", 100_000)
     path = zipped(place / "d.npz", {"x.npy": npy_bytes((200, 100), bytes(20_000)), "y.npy": LABELS})
     assert path.stat().st_size < 1000
-    with pytest.raises(VestigeError, match="save fewer records"):
+    with pytest.raises(VestigeError, match="save fewer or smaller records"):
         from_npz(path)
+
+
+def read_idx(path: Path) -> np.ndarray:
+    """Read an idx file as datasets are read: refused before memory is taken."""
+    stored = open_idx(path)
+    return load_pairs([(stored, stored)], path)[0]
 
 
 def test_idx_files(place):
@@ -225,7 +237,7 @@ def test_pictures_of_absurd_sizes(place, sides):
 
 
 def test_many_large_pictures_are_refused_together(place, monkeypatch):
-    monkeypatch.setattr(pictures, "MOST_ARRAY_BYTES", 1000)
+    monkeypatch.setattr(pictures, "MOST_RECORD_BYTES", 4000)
     (place / "class").mkdir()
     for number in range(6):
         (place / "class" / f"{number}.png").write_bytes(picture_bytes("PNG"))
@@ -299,15 +311,15 @@ def test_audit_files(place):
     def damage(rng: random.Random) -> object:
         path = place / "mine.py"
         path.write_bytes(damaged_bytes(SOURCE.encode(), rng))
-        return load_audit(path)
+        return load_plan(path, Audit)
 
     tried("audit file", damage, least_refused=1.0)
     for place_in_list, source in enumerate(AUDITS):
         (place / "mine.py").write_bytes(source)
-        assert refused(lambda: load_audit(place / "mine.py")), place_in_list
+        assert refused(lambda: load_plan(place / "mine.py", Audit)), place_in_list
     os.mkfifo(place / "pipe.py")
     for path in (place / "pipe.py", place, place / ("x" * 300 + ".py"), place / "mine.txt"):
-        assert refused(lambda: load_audit(path)), path  # noqa: B023
+        assert refused(lambda: load_plan(path, Audit)), path  # noqa: B023
 
 
 @pytest.fixture(scope="module")
@@ -315,11 +327,12 @@ def prior_folder(tmp_path_factory) -> Path:
     pytest.importorskip("diffusers")
     folder = tmp_path_factory.mktemp("prior") / "whole"
     training = PriorTraining(channels=(8, 8), groups=8)
-    network = untrained_network(training, (1, 8, 8)).eval()
+    network = initial_network(training, (1, 8, 8)).eval()
     DiffusionPrior(network, NoiseSchedule.linear(), (1, 8, 8)).save(folder)
     return folder
 
 
+@pytest.mark.slow
 def test_prior_folders(prior_folder):
     files = [prior_folder / "unet" / "config.json", prior_folder / "model_index.json"]
     files += [prior_folder / "scheduler" / "scheduler_config.json"] * 2
@@ -410,9 +423,9 @@ def test_pickled_weights_of_a_prior_are_refused(prior_folder, place):
 
 def test_a_damaged_checkpoint_of_a_prior_is_refused(place):
     pytest.importorskip("diffusers")
+    from vestige.engines.training_processes import OneProcess
     from vestige.files import read_safetensors, tensor_bytes
-    from vestige.priors.training import _Run
-    from vestige.training_processes import OneProcess
+    from vestige.priors.diffusion_training import _Run
 
     images = draws(4, 1)
     training = PriorTraining(steps=1, batch_size=2, channels=(8, 8), groups=8)

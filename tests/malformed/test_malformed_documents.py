@@ -6,6 +6,7 @@ import json
 import os
 import random
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,23 +14,26 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mutations import contents, damaged_json, damaged_safetensors, one_sentence, refused, tried
 
-from report.comparison_worlds import comparison
-from report.noise_studies import noise
-from report.studies import heads
-from vestige import HonestServer, run
+from pages.comparison_worlds import comparison
+from pages.noise_studies import noise
+from pages.studies import heads
+from vestige import run, save_page
 from vestige.bounds import DPSGD, Composition, Gaussian, PureDP, mechanism_to_json
-from vestige.bounds.mechanisms import RenyiDP, TradeOff, mechanism_from_json
-from vestige.cli import main
+from vestige.cli.app import main
+from vestige.cli.rendering import render_again
 from vestige.errors import VestigeError
 from vestige.files import read_safetensors
-from vestige.pages import render_again
-from vestige.record import Picture
-from vestige.store import RunDirectory, load_record
+from vestige.mechanisms import RenyiDP, TradeOff, mechanism_from_json
+from vestige.reports.files import load_report
+from vestige.reports.parts import Picture
+from vestige.studies.audit.trial_files import trial_bytes, trial_of
+from vestige.studies.store import RunFolder
+from vestige.threats import HonestServer
 from worlds import LabelOnly, small_audit
 
 pytestmark = pytest.mark.timeout(900)
 
-MANIFEST = {"fingerprint": "f", "title": "t", "trials": 3, "seed": 0}
+MANIFEST = {"kind": "audit", "identity": "f", "title": "t", "units": 3, "seed": 0}
 
 
 def audit():
@@ -39,7 +43,7 @@ def audit():
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("finished") / "run"
-    run(audit(), trials=3, directory=folder)
+    run(replace(audit(), trials=3), directory=folder)
     return folder
 
 
@@ -67,15 +71,15 @@ def rendered(folder: Path, name: str, whole: str):
 
 
 def test_records(place, finished):
-    tried("record", rendered(place, "record.json", (finished / "record.json").read_text()))
+    tried("record", rendered(place, "report.json", (finished / "report.json").read_text()))
 
 
 @pytest.mark.parametrize(
     ("reader", "name", "made"),
     [
-        ("head study", "heads.json", heads),
-        ("noise study", "noise.json", noise),
-        ("comparison", "comparison.json", comparison),
+        ("head study", "report.json", heads),
+        ("noise study", "report.json", noise),
+        pytest.param("comparison", "report.json", comparison, marks=pytest.mark.slow),
     ],
 )
 def test_studies(place, reader, name, made):
@@ -101,9 +105,9 @@ def test_studies(place, reader, name, made):
 )
 def test_records_whose_parts_make_no_sense(place, finished, change):
     """None of these may hang or stop with anything but a sentence; some can be drawn."""
-    whole = json.loads((finished / "record.json").read_text())
-    (place / "record.json").write_text(json.dumps(whole | change))
-    refused(lambda: render_again(place / "record.json", place / "page.html"))
+    whole = json.loads((finished / "report.json").read_text())
+    (place / "report.json").write_text(json.dumps(whole | change))
+    refused(lambda: render_again(place / "report.json", place / "page.html"))
 
 
 @pytest.mark.parametrize(
@@ -123,9 +127,9 @@ def test_pictures_that_do_not_fill_their_shape(shape, pixels):
 
 
 def test_documents_that_are_no_files(place):
-    os.mkfifo(place / "record.json")
-    for path in (place / "record.json", Path("/dev/zero"), place, Path("x" * 300)):
-        assert refused(lambda: load_record(path)), path  # noqa: B023
+    os.mkfifo(place / "report.json")
+    for path in (place / "report.json", Path("/dev/zero"), place, Path("x" * 300)):
+        assert refused(lambda: load_report(path)), path  # noqa: B023
         assert refused(lambda: render_again(path, place / "p.html")), path  # noqa: B023
     for content in (
         b"[" * 200_000,
@@ -139,10 +143,10 @@ def test_documents_that_are_no_files(place):
 
 
 def test_an_enormous_document_is_not_read(place, monkeypatch):
-    monkeypatch.setattr("vestige.store.read_document.__defaults__", (1000,))
-    (place / "record.json").write_text(" " * 2000)
+    monkeypatch.setattr("vestige.studies.store.read_document.__defaults__", (1000,))
+    (place / "report.json").write_text(" " * 2000)
     with pytest.raises(VestigeError, match="more than 1,000 bytes"):
-        load_record(place / "record.json")
+        load_report(place / "report.json")
 
 
 MECHANISMS = (
@@ -211,7 +215,7 @@ def test_mechanisms_with_impossible_numbers(text):
 
 
 def test_manifests(place):
-    with RunDirectory.opened(place / "run", MANIFEST):
+    with RunFolder.opened(place / "run", MANIFEST, {}):
         pass
     path = place / "run" / "manifest.json"
     whole = path.read_text()
@@ -220,7 +224,7 @@ def test_manifests(place):
         changed = damaged_json(whole, rng)
         try:
             path.write_bytes(changed)
-            with RunDirectory.opened(place / "run", MANIFEST):
+            with RunFolder.opened(place / "run", MANIFEST, {}):
                 pass
         finally:
             assert path.read_bytes() == changed, "what is somebody else's is left as it was"
@@ -228,51 +232,57 @@ def test_manifests(place):
     tried("manifest", damage)
 
 
+@pytest.mark.slow
 def test_trials(place):
     folder = place / "run"
-    run(audit(), trials=3, directory=folder)
-    path = folder / "trials" / "000001.safetensors"
+    run(replace(audit(), trials=3), directory=folder)
+    path = folder / "units" / "000001.safetensors"
     whole = path.read_bytes()
 
     def damage(rng: random.Random) -> object:
         try:
             path.write_bytes(damaged_safetensors(whole, rng))
-            return run(audit(), trials=3, directory=folder)
+            return run(replace(audit(), trials=3), directory=folder)
         finally:
             path.write_bytes(whole)
 
     tried("trial", damage)
-    assert run(audit(), trials=3, directory=folder).trials_finished == 3
+    assert run(replace(audit(), trials=3), directory=folder).findings.trials_finished == 3
 
 
-def test_a_trial_of_other_attacks_is_refused_before_any_work(place):
-    run(audit(), trials=3, directory=place / "run")
-    manifest = RunDirectory.existing(place / "run").manifest()
-    known = {key: manifest[key] for key in MANIFEST}
-    with (
-        pytest.raises(VestigeError, match=r"000000\.safetensors is damaged: delete"),
-        RunDirectory.opened(place / "run", known, ("An attack of tomorrow",)),
-    ):
-        pass
+def test_a_trial_of_other_attacks_is_refused_before_any_work(place, monkeypatch):
+    study, folder = replace(audit(), trials=3), place / "run"
+    run(study, directory=folder)
+    known = {key: RunFolder.existing(folder).manifest()[key] for key in MANIFEST}
+    with RunFolder.opened(folder, known, study.code()) as opened:
+        trial = trial_of(opened.read(0))
+        outcome = next(iter(trial.outcomes.values()))
+        name = "An attack of tomorrow"
+        other = replace(trial, outcomes={name: outcome}, seconds={name: 0.0}, remarks={name: ""})
+        opened.write(0, trial_bytes(other))
+    (folder / "units" / "000002.safetensors").unlink()  # work is left to do
+    monkeypatch.setattr(type(study), "prepare", lambda *_: pytest.fail("work began"))
+    with pytest.raises(VestigeError, match="trial 0 lacks an attack"):
+        run(study, directory=folder)
 
 
-@pytest.mark.parametrize("name", ["lock", "trials"])
+@pytest.mark.parametrize("name", ["lock", "units"])
 @pytest.mark.parametrize("began", [False, True])
 def test_links_do_not_lead_out_of_a_run(place, name, began):
     """The fixture sees that nothing outside was written, locked or swept."""
     folder, canary = place / "run", place.parent / "canary"
     folder.mkdir()
     if began:
-        with RunDirectory.opened(folder, MANIFEST):
+        with RunFolder.opened(folder, MANIFEST, {}):
             pass
         (folder / "lock").unlink()
-        (folder / "trials").rmdir()
+        (folder / "units").rmdir()
         if name == "lock":
-            (folder / "trials").mkdir()
-    (folder / name).symlink_to(canary if name == "trials" else canary / "new file")
+            (folder / "units").mkdir()
+    (folder / name).symlink_to(canary if name == "units" else canary / "new file")
 
     def go_on() -> None:
-        with RunDirectory.opened(folder, MANIFEST):
+        with RunFolder.opened(folder, MANIFEST, {}):
             pass
 
     assert refused(go_on)
@@ -282,39 +292,39 @@ def test_links_do_not_lead_out_of_a_run(place, name, began):
 def test_a_link_in_place_of_a_result_is_replaced_and_not_followed(place):
     folder, target = place / "run", place.parent / "canary" / "mine.txt"
     folder.mkdir()
-    run(audit(), trials=2, directory=folder)
-    for name in ("record.json", "page.html"):
+    run(replace(audit(), trials=2), directory=folder)
+    for name in ("report.json", "page.html"):
         (folder / name).unlink(missing_ok=True)
         (folder / name).symlink_to(target)
-    record = run(audit(), trials=2, directory=folder)
-    RunDirectory(folder).write_page("page")
-    assert load_record(folder / "record.json") == record
+    report = run(replace(audit(), trials=2), directory=folder)
+    save_page(report, folder / "page.html")
+    assert load_report(folder / "report.json") == report
     assert not (folder / "page.html").is_symlink()
 
 
 @pytest.mark.parametrize(
     "spoil",
     [
-        lambda folder: (folder / "trials" / "0000001.safetensors").write_bytes(b"x"),
-        lambda folder: (folder / "trials" / "000007.safetensors").mkdir(),
-        lambda folder: (folder / "trials" / "000001.safetensors").symlink_to("/dev/zero"),
-        lambda folder: os.mkfifo(folder / "trials" / "000001.safetensors"),
-        lambda folder: (folder / "trials" / ("9" * 200 + ".safetensors")).write_bytes(b""),
+        lambda folder: (folder / "units" / "0000001.safetensors").write_bytes(b"x"),
+        lambda folder: (folder / "units" / "000007.safetensors").mkdir(),
+        lambda folder: (folder / "units" / "000001.safetensors").symlink_to("/dev/zero"),
+        lambda folder: os.mkfifo(folder / "units" / "000001.safetensors"),
+        lambda folder: (folder / "units" / ("9" * 200 + ".safetensors")).write_bytes(b""),
         lambda folder: (folder / ".x.part").mkdir(),
         lambda folder: (folder / "notes.txt").write_text("mine"),
         lambda folder: (folder / "manifest.json").unlink(),
-        lambda folder: os.mkfifo(folder / "record.json"),
+        lambda folder: os.mkfifo(folder / "report.json"),
         lambda folder: (folder / os.fsdecode(b"\xff\xfe")).write_text("mine"),
     ],
 )
 def test_run_folders_with_foreign_things(place, spoil):
     folder = place / "run"
-    with RunDirectory.opened(folder, MANIFEST):
+    with RunFolder.opened(folder, MANIFEST, {}):
         pass
     spoil(folder)
 
     def go_on() -> None:
-        with RunDirectory.opened(folder, MANIFEST) as directory:
+        with RunFolder.opened(folder, MANIFEST, {}) as directory:
             directory.finished()
 
     refused(go_on)
@@ -343,14 +353,14 @@ def called(capsys, monkeypatch, tmp_path_factory):
 
 
 def test_the_command_line_exits_with_two_and_one_sentence(place, finished, called):
-    record = (finished / "record.json").read_text()
+    report = (finished / "report.json").read_text()
     mechanisms = [mechanism_to_json(mechanism) for mechanism in MECHANISMS]
     page = place / "page.html"
 
     def damage(rng: random.Random) -> None:
         if rng.random() < 0.5:
-            (place / "record.json").write_bytes(damaged_json(record, rng))
-            code, err = called("report", place / "record.json", "--out", page)
+            (place / "report.json").write_bytes(damaged_json(report, rng))
+            code, err = called("report", place / "report.json", "--out", page)
         else:
             text = damaged_json(rng.choice(mechanisms), rng)
             (place / "m.json").write_bytes(text)
@@ -367,7 +377,7 @@ def test_the_command_line_exits_with_two_and_one_sentence(place, finished, calle
 def test_names_that_are_no_text_are_printed(place, finished, called):
     folder = place / os.fsdecode(b"run\xff\x1b[31m")
     folder.mkdir()
-    (folder / "record.json").write_bytes((finished / "record.json").read_bytes())
+    (folder / "report.json").write_bytes((finished / "report.json").read_bytes())
     assert called("report", folder)[0] == 0
     assert (folder / "page.html").is_file()
     code, err = called("report", folder / "nothing")
@@ -397,7 +407,8 @@ def test_options_of_an_inversion_that_no_memory_holds(place, called, words):
         {n: p.detach() for n, p in linear_network().named_parameters()}, place / "g.safetensors"
     )
     code, err = called(
-        "invert", place / "g.safetensors", "--model", f"{place / 'model.py'}:made", *words,
+        "invert", place / "g.safetensors", "--model", f"{place / 'model.py'}:made",
+        "--weights-in-model", *words,
         "--iterations", "1", "--samples", "1", "--out", place / "made",
     )  # fmt: skip
     assert code == 2

@@ -13,7 +13,6 @@ import torch
 from mutations import CASES, contents, damaged_safetensors, joined, parted, refused, tried
 from torch import nn
 
-from vestige import ClassCounts, HeadedModel, HeadTraining, ReleasedHead
 from vestige import files as files_room
 from vestige.archive import (
     load_captured,
@@ -22,9 +21,8 @@ from vestige.archive import (
     save_observation,
     save_reconstruction,
 )
-from vestige.backbones import BackboneForm, load_backbone, save_backbone
 from vestige.bounds import DPSGD
-from vestige.features import features_of
+from vestige.cli.user_code import load_model
 from vestige.files import read_safetensors, tensor_bytes
 from vestige.integrations.captured_steps import (
     CapturedStep,
@@ -32,12 +30,15 @@ from vestige.integrations.captured_steps import (
     write_mechanism,
     write_step,
 )
-from vestige.observations import GradientRelease, Hints, Observation, Reconstruction
-from vestige.private_steps import ClippedNoise
-from vestige.shadows.head_shards import HeadShards
-from vestige.shadows.heads import HeadFactory
+from vestige.interfaces import GradientRelease, Hints, Observation, Reconstruction
+from vestige.networks import HeadedModel
+from vestige.networks.backbones import BackboneForm, load_backbone, save_backbone
+from vestige.shadows.heads.factory import HeadFactory
+from vestige.shadows.heads.shards import HeadShards
+from vestige.simulation.backbone_features import features_of
+from vestige.simulation.dp_sgd import ClippedNoise
 from vestige.streams import stream
-from vestige.user_code import load_model
+from vestige.victims import ClassCounts, HeadTraining, ReleasedHead
 from worlds import draws, released_head
 
 pytestmark = pytest.mark.timeout(600)
@@ -142,11 +143,13 @@ def test_shards(tmp_path, canary):
 
 def test_what_only_looks_like_a_leftover_is_left(tmp_path, canary):
     folder = tmp_path / "shards"
-    (folder / ".a.part").mkdir(parents=True)
-    (folder / ".b.part").symlink_to(canary / "mine.txt")
-    (folder / ".c.part").write_bytes(b"half")
+    (folder / ".vestige-a.part").mkdir(parents=True)
+    (folder / ".vestige-b.part").symlink_to(canary / "mine.txt")
+    (folder / ".vestige-c.part").write_bytes(b"half")
+    (folder / ".d.part").write_bytes(b"of another program")
     shards(folder)
-    assert sorted(path.name for path in folder.iterdir()) == [".a.part", ".b.part"]
+    kept = sorted(path.name for path in folder.iterdir())
+    assert kept == [".d.part", ".vestige-a.part", ".vestige-b.part"]
 
 
 def test_captured_steps(tmp_path, canary):

@@ -10,6 +10,7 @@ import torch
 from vestige import progress
 from vestige.errors import BadInput, Conflict, Interrupted
 from vestige.files import read_safetensors
+from vestige.files.locks import lock_folder
 from vestige.priors import DiffusionPrior, PriorTraining, posterior_mean, train_prior
 from vestige.records import Column, ImageSpace, Records, TableSpace
 
@@ -68,6 +69,7 @@ def test_a_finished_prior_is_not_overwritten(tmp_path):
         train_prior(bars(), tmp_path, SMALL)
 
 
+@pytest.mark.slow
 def test_a_short_training_beats_the_best_constant_image(tmp_path):
     training = replace(SMALL, steps=150, batch_size=16, checkpoint_every=1000, learning_rate=5e-3)
     train_prior(bars(16), tmp_path, training)
@@ -96,10 +98,22 @@ def test_images_that_do_not_fit_are_refused(tmp_path):
     [
         ({"steps": 0}, "at least 1"),
         ({"quietest": 20.0}, "quietest"),
-        ({"prediction": "velocity"}, "v_prediction or epsilon"),
+        ({"prediction": "velocity"}, "'v_prediction' or 'epsilon'"),
         ({"channels": (8, 9)}, "multiple"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(changes, sentence):
     with pytest.raises(BadInput, match=sentence):
         replace(SMALL, **changes)
+
+
+def test_a_changed_checkpoint_is_damaged_and_one_process_trains_at_a_time(tmp_path):
+    with progress.listening(lambda step: step.done == 2), pytest.raises(Interrupted):
+        train_prior(bars(), tmp_path, SMALL)
+    with lock_folder(tmp_path), pytest.raises(Conflict, match="Another process is working"):
+        train_prior(bars(), tmp_path, SMALL)
+    path = tmp_path / "training.safetensors"
+    content = path.read_bytes()
+    path.write_bytes(content[:-3] + bytes([content[-3] ^ 1]) + content[-2:])
+    with pytest.raises(BadInput, match="is damaged: remove it"):
+        train_prior(bars(), tmp_path, SMALL)

@@ -13,7 +13,7 @@ from vestige.priors import (
     PrivateImages,
     clipping_factors,
     likeliest_deviation,
-    privatized,
+    privatize,
     try_factors,
     wavelet_deviation,
 )
@@ -28,7 +28,7 @@ def stream(seed: int) -> torch.Generator:
 @pytest.mark.parametrize("clipping_norm", [1.0, 2.5])
 def test_noise_and_mu_at_any_clipping_norm(clipping_norm):
     images = PRIOR.draws(40, stream(0))
-    private = privatized(images, mu=20.0, clipping_norm=clipping_norm, generator=stream(1))
+    private = privatize(images, mu=20.0, clipping_norm=clipping_norm, generator=stream(1))
     assert private.mu == pytest.approx(20)
     assert private.noise_deviation == pytest.approx(clipping_norm / 20)
     factors = clipping_factors(images, clipping_norm)
@@ -38,7 +38,7 @@ def test_noise_and_mu_at_any_clipping_norm(clipping_norm):
     )
     # 10,240 values: a relative standard error of 0.7%.
     assert (private.released - clipped).std().item() == pytest.approx(clipping_norm / 20, rel=0.03)
-    noisy, deviation = private.rescaled(factors)
+    noisy, deviation = private.rescale(factors)
     torch.testing.assert_close(deviation, factors * clipping_norm / 20)
     assert (noisy - images).std().item() == pytest.approx(deviation.mean().item(), rel=0.05)
 
@@ -68,7 +68,7 @@ def test_the_wavelet_estimate_knows_white_noise():
 
 def test_tried_factors_have_the_likelihood_of_the_closed_form():
     images = PRIOR.draws(3, stream(6))
-    private = privatized(images, mu=40.0, generator=stream(7))
+    private = privatize(images, mu=40.0, generator=stream(7))
     trial = try_factors(PRIOR, private, generator=stream(8), smallest=4.0, largest=12.0, trials=200)
     count, mean, own = 256, 0.4, 0.075
 
@@ -88,7 +88,7 @@ def test_tried_factors_have_the_likelihood_of_the_closed_form():
 
 def test_factors_are_found_where_there_is_hardly_any_noise():
     images = PRIOR.draws(4, stream(9))
-    private = privatized(images, mu=5000.0, generator=stream(10))
+    private = privatize(images, mu=5000.0, generator=stream(10))
     found = try_factors(PRIOR, private, generator=stream(11), smallest=2.0, largest=16.0).best
     torch.testing.assert_close(found, clipping_factors(images, 1.0), rtol=0.08, atol=0)
 
@@ -112,7 +112,7 @@ def test_bad_ranges_are_refused(changes, sentence):
     [
         (torch.zeros(3, 3), 1.0, 1.0, "reshape"),
         (torch.full((1, 1, 2, 2), math.nan), 1.0, 1.0, "NaN"),
-        (torch.zeros(1, 1, 2, 2), 0.0, 1.0, "clipping norm"),
+        (torch.zeros(1, 1, 2, 2), 0.0, 1.0, "clipping_norm of PrivateImages"),
         (torch.zeros(1, 1, 2, 2), 1.0, math.inf, "noise"),
     ],
 )
@@ -125,6 +125,6 @@ def test_bad_factors_and_mu_are_refused():
     private = PrivateImages(torch.zeros(2, 1, 2, 2), 1.0, 0.1)
     for factors in (torch.ones(3), torch.tensor([1.0, 0.5])):
         with pytest.raises(BadInput, match="clipping factor"):
-            private.rescaled(factors)
+            private.rescale(factors)
     with pytest.raises(BadInput, match="μ"):
-        privatized(torch.zeros(1, 1, 2, 2), mu=0.0, generator=stream(0))
+        privatize(torch.zeros(1, 1, 2, 2), mu=0.0, generator=stream(0))

@@ -1,31 +1,26 @@
-"""Attacks: one file is one published method; each is one line here."""
+"""Attacks: each file or package is one published method."""
 
-from vestige.attacks.closed_form import ClosedForm
-from vestige.attacks.combined_inversion import CombinedInversion
-from vestige.attacks.deep_leakage import DeepLeakage
-from vestige.attacks.exact_inversion import ExactInversion
-from vestige.attacks.feature_inversion import FeatureInversion
-from vestige.attacks.guess import Guess
-from vestige.attacks.head_inversion import HeadInversion
-from vestige.attacks.head_reconstructor import HeadReconstructor
-from vestige.attacks.imprint_reading import ImprintReading
-from vestige.attacks.inverting_gradients import InvertingGradients
-from vestige.attacks.prior_matching import PriorMatching
-from vestige.attacks.reconstructor_network import ReconstructorNetwork
-from vestige.attacks.tensor_features import TensorFeatures
+from __future__ import annotations
 
-__all__ = [
-    "ClosedForm",
-    "CombinedInversion",
-    "DeepLeakage",
-    "ExactInversion",
-    "FeatureInversion",
-    "Guess",
-    "HeadInversion",
-    "HeadReconstructor",
-    "ImprintReading",
-    "InvertingGradients",
-    "PriorMatching",
-    "ReconstructorNetwork",
-    "TensorFeatures",
-]
+from typing import TYPE_CHECKING
+
+from vestige.lazy import lazy_names
+
+__all__: list[str]
+
+if TYPE_CHECKING:
+    from vestige.attacks.closed_form import ClosedForm as ClosedForm
+    from vestige.attacks.combined_inversion.attack import CombinedInversion as CombinedInversion
+    from vestige.attacks.deep_leakage import DeepLeakage as DeepLeakage
+    from vestige.attacks.exact_inversion.attack import ExactInversion as ExactInversion
+    from vestige.attacks.feature_inversion.attack import FeatureInversion as FeatureInversion
+    from vestige.attacks.guess import Guess as Guess
+    from vestige.attacks.head_inversion.attack import HeadInversion as HeadInversion
+    from vestige.attacks.head_reconstructor.attack import HeadReconstructor as HeadReconstructor
+    from vestige.attacks.imprint_reading import ImprintReading as ImprintReading
+    from vestige.attacks.inverting_gradients import InvertingGradients as InvertingGradients
+    from vestige.attacks.prior_matching import PriorMatching as PriorMatching
+    from vestige.attacks.reconstructor_network import ReconstructorNetwork as ReconstructorNetwork
+    from vestige.attacks.tensor_features.attack import TensorFeatures as TensorFeatures
+else:
+    __getattr__, __dir__, __all__ = lazy_names(__name__)

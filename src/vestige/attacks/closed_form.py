@@ -8,18 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from vestige.attacks.exact_inversion import records_of
-from vestige.attacks.matching import Matching
-from vestige.convex import (
-    ConvexFit,
-    features_of,
-    layer_tensors,
-    linear_layer,
-    probabilities,
-    residuals,
-)
+from vestige.attacks.exact_inversion.attack import records_of
 from vestige.errors import BadInput
-from vestige.observations import (
+from vestige.interfaces import (
     ModelRelease,
     Observation,
     Public,
@@ -27,7 +18,17 @@ from vestige.observations import (
     Reconstructor,
     Release,
 )
-from vestige.simulation import Simulator, one_hot
+from vestige.simulation.convex import (
+    ConvexFit,
+    ConvexSimulator,
+    features_of,
+    layer_tensors,
+    linear_layer,
+    probabilities,
+    residuals,
+)
+from vestige.simulation.losses import one_hot
+from vestige.simulation.simulator import Simulator
 
 NOISE_MARGIN = 10.0
 """How far above rounding the unknown record's share of the bias gradient must stand: below this
@@ -51,10 +52,10 @@ class ClosedForm:
     penalty's leave the unknown one's, −B = x·rᵀ with r its predicted minus its true probabilities.
     Features begin with a constant 1, so x = B/B₁ and r = −B₁, B₁ being the bias's row.
 
-    Where we go on from the paper: for softmax regression B has one column for each class and rank
+    Beyond the paper: for softmax regression B has one column for each class and rank
     one, and its first singular vectors use all of them; the bias may be free of the penalty; a
     record whose share of the gradient is below rounding is called not identifiable and no
-    candidate is returned; the answer is held against the model, because r must be what the model
+    candidate is returned; the answer is compared with the model, because r must be what the model
     predicts for x minus a label (``confidence`` is the number of digits in which it is).
     """
 
@@ -69,13 +70,13 @@ class ClosedForm:
     def prepare(self, public: Public, *, generator: torch.Generator) -> Reconstructor:
         """Check that the model is a convex fit; there is nothing to train."""
         simulator = public.simulator
-        if simulator.fit is None or simulator.companions is None:
+        if not isinstance(simulator, ConvexSimulator):
             raise BadInput(
                 "The closed form reads linear classifiers trained to their optimum beside known "
                 "records: give a ReleasedConvexModel."
             )
         linear_layer(simulator.network)
-        known = _Known.of(simulator, simulator.fit)
+        known = _Known.of(simulator)
         return lambda observation, generator: _solved(known, public, observation)
 
 
@@ -88,15 +89,13 @@ class _Known:
     fit: ConvexFit
 
     @classmethod
-    def of(cls, simulator: Simulator, fit: ConvexFit) -> _Known:
+    def of(cls, simulator: ConvexSimulator) -> _Known:
         records = simulator.companions
-        assert records is not None
-        inputs = records.x.double().cpu()
-        if simulator.normalization is not None:
-            inputs = simulator.normalization(inputs)
+        inputs = simulator.inputs(records.x.double().cpu())
         targets = one_hot(records.y.cpu(), records.classes, torch.float64)
         _, layer = linear_layer(simulator.network)
-        return cls(features_of(inputs), targets[:, 1:] if layer.out_features == 1 else targets, fit)
+        goals = targets[:, 1:] if layer.out_features == 1 else targets
+        return cls(features_of(inputs), goals, simulator.fit)
 
     def remainder(self, theta: Tensor) -> tuple[Tensor, float]:
         """B (1 + d, K), and how much of its first row rounding of θ can make.
@@ -115,22 +114,25 @@ class _Known:
 
 def _solved(known: _Known, public: Public, observation: Observation) -> Reconstruction:
     simulator, release = public.simulator, observation.release
-    Matching(public, release)  # refuses what does not belong to the model
+    simulator.check(release)
     theta, precision = _released_theta(simulator, release)
     left, rounding = known.remainder(theta)
     share, noise = float(left[0].norm()), rounding * precision
     facts: dict[str, str | int | float | bool] = {"bias gradient": share, "rounding": noise}
+
+    def unidentifiable(why: str) -> Reconstruction:
+        remark = f"A record was not identifiable: {why}."
+        nothing = public.prior.records.x[:0].cpu()
+        return Reconstruction(nothing, diverged=True, info=facts, remark=remark)
+
     if share <= NOISE_MARGIN * noise:
-        facts["remark"] = (
-            "A record was not identifiable: the model predicts it so well that it leaves no trace "
-            "above rounding."
+        return unidentifiable(
+            "the model predicts it so well that it leaves no trace above rounding"
         )
-        return Reconstruction(public.prior.records.x[:0].cpu(), diverged=True, info=facts)
     # B = −x·rᵀ: its first left singular vector is x up to scale, and x begins with 1.
     vectors, values, _ = torch.linalg.svd(left, full_matrices=False)
     if float(vectors[0, 0].abs()) < SMALLEST_BIAS:
-        facts["remark"] = "A record was not identifiable: no record whose first feature is 1 fits."
-        return Reconstruction(public.prior.records.x[:0].cpu(), diverged=True, info=facts)
+        return unidentifiable("no record whose first feature is 1 fits")
     x = vectors[:, 0] / vectors[0, 0]
     slopes = -(left.T @ x) / x.square().sum()
     label, misfit = _label(x, slopes, theta)
@@ -138,8 +140,9 @@ def _solved(known: _Known, public: Public, observation: Observation) -> Reconstr
         # What is left of B beside its first singular vectors is no single record's.
         misfit = max(misfit, float(values[1] / values[0]))
     facts["misfit"] = misfit
+    remark = ""
     if misfit > UNEXPLAINED:
-        facts["remark"] = (
+        remark = (
             "An answer does not explain the model: it is not at its optimum, its penalty is "
             "another, or more than one record is unknown."
         )
@@ -149,6 +152,7 @@ def _solved(known: _Known, public: Public, observation: Observation) -> Reconstr
         torch.tensor([label]),
         torch.tensor([-math.log10(max(misfit, 1e-16))]),
         info=facts,
+        remark=remark,
     )
 
 

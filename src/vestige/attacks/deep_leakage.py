@@ -10,11 +10,16 @@ import torch
 from torch import Tensor
 
 from vestige import progress
-from vestige.attacks.lbfgs import BatchedLBFGS
-from vestige.attacks.matching import Matching, batch_size_of, labels_of, squared_distance
-from vestige.attacks.restarts import Stack
-from vestige.errors import BadInput
-from vestige.observations import (
+from vestige.attacks.gradient_matching.lbfgs import BatchedLBFGS
+from vestige.attacks.gradient_matching.matching import (
+    Matching,
+    batch_size_of,
+    labels_of,
+    squared_distance,
+)
+from vestige.attacks.gradient_matching.restarts import Stack
+from vestige.choices import check_fields
+from vestige.interfaces import (
     GradientRelease,
     Observation,
     Public,
@@ -64,13 +69,8 @@ class DeepLeakage:
     reads = (GradientRelease, UpdateRelease)
 
     def __post_init__(self) -> None:
-        if min(self.iterations, self.restarts, self.history) < 1 or self.fresh_draws < 0:
-            raise BadInput(
-                "Deep Leakage needs at least one iteration, one restart and one pair of history, "
-                "and no negative number of fresh draws."
-            )
-        if self.initialization not in ("normal", "uniform"):
-            raise BadInput(f"Candidates start 'normal' or 'uniform', not {self.initialization!r}.")
+        counts = ("iterations", "restarts", "history")
+        check_fields(self, counts=counts, not_negative=("fresh_draws",))
 
     def prepare(self, public: Public, *, generator: torch.Generator) -> Reconstructor:
         """Return the reconstructor; it needs no training."""
@@ -81,8 +81,8 @@ class DeepLeakage:
     ) -> Reconstruction:
         size, shape, classes = batch_size_of(observation), public.space.shape, public.classes
         matching = Matching(public, observation.release, size)
-        told = observation.hints.labels is not None
-        joint = not told and not (size == 1 and self.exact_label)
+        labels_known = observation.hints.labels is not None
+        joint = not labels_known and not (size == 1 and self.exact_label)
         labels, origin = (None, "optimised") if joint else labels_of(public, observation)
         fixed = None if labels is None else matching.targets(labels)
         values = size * math.prod(shape)
@@ -104,11 +104,11 @@ class DeepLeakage:
             logits = matching.drawn((self.restarts, size * classes), "normal", generator)
             return torch.cat([x, logits], 1)
 
-        stack = Stack(simulate, lambda found: squared_distance(found, matching.observed))
+        stack = Stack(simulate, lambda simulated: squared_distance(simulated, matching.observed))
 
         def evaluate(points: Tensor) -> tuple[Tensor, Tensor]:
-            found, (slopes,) = stack(points)
-            return found, slopes
+            losses, (slopes,) = stack(points)
+            return losses, slopes
 
         search = BatchedLBFGS(evaluate, draw(), history=self.history)
         start, draws = search.values, torch.zeros(self.restarts, dtype=torch.int64)

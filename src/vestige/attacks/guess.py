@@ -1,4 +1,4 @@
-"""The guesser: what anybody could say who never saw the release."""
+"""Guesses that use the prior only, not the release."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Literal
 
 import torch
 
-from vestige.errors import BadInput
-from vestige.observations import (
+from vestige.choices import check_fields
+from vestige.interfaces import (
     GradientRelease,
     GradientSequenceRelease,
     ModelRelease,
@@ -32,6 +32,7 @@ class Guess:
 
     kind: Literal["draw", "mean"] = "draw"
 
+    is_guess = True
     summary = "looks at the prior and the hints, never at the release"
     needs = "records of the same kind"
     cites = (
@@ -40,8 +41,7 @@ class Guess:
     reads = (GradientRelease, UpdateRelease, ModelRelease, GradientSequenceRelease)
 
     def __post_init__(self) -> None:
-        if self.kind not in ("draw", "mean"):
-            raise BadInput(f"A guess is 'draw' or 'mean', not {self.kind!r}.")
+        check_fields(self)
 
     @property
     def name(self) -> str:
@@ -53,12 +53,12 @@ class Guess:
         prior = public.prior
 
         def guess(observation: Observation, generator: torch.Generator) -> Reconstruction:
-            told = observation.hints.labels
-            size = len(told) if told is not None else observation.hints.batch_size or 1
-            wanted: list[int | None] = [None] * size if told is None else told.tolist()
+            hinted = observation.hints.labels
+            size = len(hinted) if hinted is not None else observation.hints.batch_size or 1
+            wanted: list[int | None] = [None] * size if hinted is None else hinted.tolist()
             if self.kind == "mean":
                 means = {label: prior.mean(label) for label in set(wanted)}
-                return Reconstruction(torch.stack([means[label] for label in wanted]), told)
+                return Reconstruction(torch.stack([means[label] for label in wanted]), hinted)
             chosen = torch.zeros(size, dtype=torch.int64)
             for label in sorted(set(wanted), key=lambda one: -1 if one is None else one):
                 places = [place for place, other in enumerate(wanted) if other == label]
@@ -68,7 +68,7 @@ class Guess:
                 # A batch larger than the prior guesses some records twice.
                 order = order.repeat(-(-len(places) // len(members)))[: len(places)]
                 chosen[places] = members[order]
-            drawn = prior.records[chosen]
-            return Reconstruction(drawn.x, drawn.y if told is None else told)
+            sample = prior.records[chosen]
+            return Reconstruction(sample.x, sample.y if hinted is None else hinted)
 
         return guess

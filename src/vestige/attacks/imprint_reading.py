@@ -9,17 +9,13 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from vestige.alterations import known_factor
-from vestige.attacks.matching import Matching
+from vestige.attacks.gradient_matching.matching import Matching
+from vestige.choices import check_fields
 from vestige.errors import BadInput
-from vestige.imprint import BareImprint, ImprintedModel
-from vestige.observations import (
-    GradientRelease,
-    Observation,
-    Public,
-    Reconstruction,
-    Reconstructor,
-)
+from vestige.interfaces import GradientRelease, Observation, Public, Reconstruction, Reconstructor
+from vestige.networks.imprint import BareImprint, ImprintedModel
+from vestige.simulation.alterations import known_factor
+from vestige.simulation.kinds import client_simulator
 
 ROUNDING = 64.0
 """A bin whose bias gradient is below so many roundings of its rows' is taken as empty."""
@@ -66,8 +62,7 @@ class ImprintReading:
     reads = (GradientRelease,)
 
     def __post_init__(self) -> None:
-        if not self.gate > 0:
-            raise BadInput(f"The gate is a positive number of deviations, not {self.gate!r}.")
+        check_fields(self, positive=("gate",))
 
     def prepare(self, public: Public, *, generator: torch.Generator) -> Reconstructor:
         """Check that there is an imprint layer; there is nothing to train."""
@@ -81,40 +76,40 @@ class ImprintReading:
     def _read(
         self, public: Public, observation: Observation, generator: torch.Generator
     ) -> Reconstruction:
-        simulator, size = public.simulator, observation.hints.batch_size
+        simulator, size = client_simulator(public.simulator), observation.hints.batch_size
         if simulator.clipped_noise is not None and simulator.reduction == "mean" and size is None:
             raise BadInput(
-                "Noise of a mean cannot be told without the batch size: tell the server."
+                "The noise of a mean is unknown without the batch size: give it in the hints."
             )
         matching = Matching(public, observation.release, size)
         if isinstance(simulator.model, BareImprint):
-            found = _read_bare(matching, size)
+            records = _read_bare(matching, size)
         else:
             assert isinstance(simulator.model, ImprintedModel)
             tensors = observation.release.tensors
-            kept, noise = _seen(matching, "imprint.weight")
-            found = read_bins(
+            mask, noise = _seen(matching, "imprint.weight")
+            records = read_bins(
                 tensors["imprint.weight"],
                 tensors["imprint.bias"],
                 noise,
                 cumulative=simulator.model.bins.sides == "cumulative",
                 gate=self.gate,
                 averaging=self.averaging,
-                kept=kept,
+                mask=mask,
                 bias_noise=_seen(matching, "imprint.bias")[1],
             )
-        if size is not None and len(found.signals) > size:
-            found = found.strongest(size)
+        if size is not None and len(records.signals) > size:
+            records = records.strongest(size)
         # Of pixels that no row shows, only the prior says anything.
-        usual = public.prior.records.x.flatten(1).mean(0).to(found.images)
-        images = torch.where(found.images.isfinite(), found.images, usual)
+        usual = public.prior.records.x.flatten(1).mean(0).to(records.images)
+        images = torch.where(records.images.isfinite(), records.images, usual)
         images = images.reshape(-1, *public.space.shape)
-        if self.denoise is not None and bool((found.deviations > 0).any()):
-            images = self.denoise(images, found.deviations, generator=generator)
+        if self.denoise is not None and bool((records.deviations > 0).any()):
+            images = self.denoise(images, records.deviations, generator=generator)
         if public.space.bounds is not None:
             images = images.clamp(*public.space.bounds)
         return Reconstruction(
-            images.float(), confidence=found.signals.log10().float(), info={"bins": len(images)}
+            images.float(), confidence=records.signals.log10().float(), info={"bins": len(images)}
         )
 
 
@@ -122,15 +117,14 @@ def _seen(matching: Matching, name: str) -> tuple[Tensor | None, float]:
     """Which entries of a released tensor carry a value, None for all, and their noise."""
     tensor, reading = matching.release.tensors[name], matching.reading
     sizes = [matching.release.tensors[other].numel() for other in matching.names]
-    place, kept = matching.names.index(name), None
+    place, mask = matching.names.index(name), None
     # Entries that were pruned are known to be small; those of a random mask may be anything.
-    masked = any(part.random for part in matching.public.simulator.alterations)
-    if reading.kept is not None and masked:
-        kept = reading.kept.split(sizes)[place].reshape(tensor.shape)
+    if reading.kept is not None and matching.simulator.random:
+        mask = reading.kept.split(sizes)[place].reshape(tensor.shape)
     deviation = torch.as_tensor(reading.deviation)
     if deviation.dim():
         deviation = deviation.split(sizes)[place].square().mean().sqrt()
-    return kept, float(deviation)
+    return mask, float(deviation)
 
 
 @dataclass(frozen=True)
@@ -155,20 +149,20 @@ def read_bins(
     cumulative: bool,
     gate: float = 4.0,
     averaging: bool = True,
-    kept: Tensor | None = None,
+    mask: Tensor | None = None,
     bias_noise: float | None = None,
 ) -> Readings:
     """Read the gradients (k, d) and (k,) of an imprint layer's rows and biases.
 
     ``noise`` is the standard deviation in every number, ``bias_noise`` that of biases where it
-    differs; ``kept`` (k, d) says which entries of the rows carry a value. A row whose bias was not
+    differs; ``mask`` (k, d) says which entries of the rows carry a value. A row whose bias was not
     sent is left out, for nothing says how large its slope is; behind cumulative bins the row above
     then stands in for it, and two bins are one. Pixels that no row shows are NaN.
     """
     rows = torch.cat([weights, biases[:, None]], 1).detach().cpu().double()
     shown = torch.ones_like(rows)
-    if kept is not None:
-        shown[:, :-1] = kept.to(shown)
+    if mask is not None:
+        shown[:, :-1] = mask.to(shown)
     # A bias of exactly zero was dropped or pruned, or its row sees no record.
     sent = torch.nonzero(rows[:, -1]).flatten()
     rows, shown = rows[sent], shown[sent]
@@ -231,9 +225,9 @@ def _read_bare(matching: Matching, size: int | None) -> Readings:
     """The gradient of ℓ = Wx is the image; if it was clipped, its length is the clipping norm's."""
     if size not in (None, 1):
         raise BadInput("The bare imprint layer holds one image: use a batch of 1.")
-    simulator, known = matching.public.simulator, matching.public.prior.records.x
+    simulator, known = matching.simulator, matching.public.prior.records.x
     seen = matching.release.tensors["imprint"].detach().cpu().double()
-    kept, noise = _seen(matching, "imprint")
+    mask, noise = _seen(matching, "imprint")
     scale = known_factor(simulator.alterations, seen[0], [seen.shape[1]])
     factor = 1 / scale if scale else 1.0
     if simulator.clipped_noise is not None or scale is None:
@@ -247,6 +241,6 @@ def _read_bare(matching: Matching, size: int | None) -> Readings:
     deviation = torch.tensor([noise * factor], dtype=seen.dtype)
     signal = seen.norm(dim=1) / max(noise * math.sqrt(seen.shape[1]), 1e-12)
     images = factor * seen
-    if kept is not None:
-        images = torch.where(kept.cpu(), images, torch.nan)
+    if mask is not None:
+        images = torch.where(mask.cpu(), images, torch.nan)
     return Readings(images, deviation, signal)

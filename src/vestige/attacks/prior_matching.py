@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from vestige.choices import check_fields
 from vestige.errors import BadInput
-from vestige.gradient_sequences import Trace, trace
-from vestige.observations import (
+from vestige.interfaces import (
     GradientSequenceRelease,
     Observation,
     Public,
     Reconstruction,
     Reconstructor,
 )
+from vestige.simulation.gradient_sequence import GradientSequenceSimulator, Trace
 
 Score = Literal["likelihood_ratio", "dot_product"]
 
@@ -44,6 +45,12 @@ def likelihood_ratio_scores(
     return torch.logaddexp(exponents, exponents.new_tensor(absent)).sum(-2)
 
 
+def score_precision(releases: Trace) -> Tensor:
+    """How far rounding to float32 may move Σ_t (⟨x_t, u_i⟩ − ½‖u_i‖²), for every record (n,)."""
+    reach = (releases.remainders[:, None] * releases.squared_norms).sqrt() + releases.squared_norms
+    return torch.finfo(torch.float32).eps * reach.sum(0)
+
+
 @dataclass(frozen=True)
 class PriorMatching:
     """Return the record of the prior whose gradients DP-SGD's noisy ones fit best.
@@ -51,13 +58,15 @@ class PriorMatching:
     Hayes, Mahloujifar and Balle, "Bounding Training Data Reconstruction in DP-SGD" (2023), the
     prior-aware attack: the candidates are known beforehand, each as likely as the others, and the
     known records' gradients are subtracted. ``score="dot_product"`` is the published sum of inner
-    products. Where we go on from the paper: the default is the likelihood ratio, which knows that
+    products. Beyond the paper: the default is the likelihood ratio, which knows that
     most steps did not sample the record. It is the logarithm of the posterior up to a constant, so
     no score picks better among equally likely candidates; under subsampling it comes close to the
     bound where the published one stays far below.
 
     ``confidence`` is the posterior of the chosen record among the prior's. For the dot product it
     is the posterior if every step had held the record and all gradients were equally long.
+    ``ties`` counts the records that have the best score up to rounding, itself included:
+    two or more cannot be told apart.
     """
 
     score: Score = "likelihood_ratio"
@@ -68,8 +77,7 @@ class PriorMatching:
     reads = (GradientSequenceRelease,)
 
     def __post_init__(self) -> None:
-        if self.score not in get_args(Score):
-            raise BadInput(f"A score is 'likelihood_ratio' or 'dot_product', not {self.score!r}.")
+        check_fields(self)
 
     @property
     def name(self) -> str:
@@ -78,21 +86,24 @@ class PriorMatching:
 
     def prepare(self, public: Public, *, generator: torch.Generator) -> Reconstructor:
         """Check that the training was private; there is nothing to train."""
-        private, candidates = public.simulator.private, public.prior.records
-        if private is None:
+        simulator, candidates = public.simulator, public.prior.records
+        if not isinstance(simulator, GradientSequenceSimulator):
             raise BadInput(
                 "Prior matching reads the gradients of DP-SGD beside known records: give a "
                 "PrivateTraining."
             )
         if len(candidates) == 0:
             raise BadInput("The prior is empty: prior matching chooses among its records.")
-        mechanism = private.mechanism
+        mechanism = simulator.private.mechanism
 
         def reconstruct(observation: Observation, generator: torch.Generator) -> Reconstruction:
-            held = trace(public.simulator, observation.release, candidates)
-            scores = self.scores(held, mechanism.sampling_rate, mechanism.noise_multiplier)
+            releases = simulator.trace(observation.release, candidates)
+            scores = self.scores(releases, mechanism.sampling_rate, mechanism.noise_multiplier)
             best = int(scores.argmax())
             spread = mechanism.noise_multiplier**2 if self.score == "dot_product" else 1.0
+            # The dot product is in units of ⟨x, u⟩, the likelihood ratio in those of ⟨x, u⟩/σ².
+            doubt = score_precision(releases) * spread / mechanism.noise_multiplier**2
+            tied = scores + doubt >= scores[best] - doubt[best]
             posterior = torch.softmax(scores / spread, 0)
             chosen = candidates[[best]]
             return Reconstruction(
@@ -100,17 +111,18 @@ class PriorMatching:
                 chosen.y.cpu(),
                 posterior[[best]].float(),
                 info={"score": float(scores[best]), "candidates": len(candidates)},
+                ties=int(tied.sum()),
             )
 
         return reconstruct
 
-    def scores(self, held: Trace, sampling_rate: float, noise_multiplier: float) -> Tensor:
+    def scores(self, releases: Trace, sampling_rate: float, noise_multiplier: float) -> Tensor:
         """How much a sequence speaks for each record (n,), higher is likelier."""
         if self.score == "dot_product":
-            return dot_product_scores(held.products)
+            return dot_product_scores(releases.products)
         return likelihood_ratio_scores(
-            held.products,
-            held.squared_norms,
+            releases.products,
+            releases.squared_norms,
             sampling_rate=sampling_rate,
             noise_multiplier=noise_multiplier,
         )

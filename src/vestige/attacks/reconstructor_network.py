@@ -13,12 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from vestige import progress
-from vestige.errors import BadInput
-from vestige.observations import ModelRelease, Observation, Public, Reconstruction, Reconstructor
+from vestige.choices import check_fields
+from vestige.engines.training_processes import broadcast, own_rows, training_processes
+from vestige.errors import BadInput, first_line
+from vestige.interfaces import ModelRelease, Observation, Public, Reconstruction, Reconstructor
+from vestige.priors.feature_decoders import convolutional_network
 from vestige.records import ImageSpace, Records, Space
-from vestige.shadows import ShadowTraining
 from vestige.shadows.standardization import FirstLayer, Movement, Standardization
-from vestige.training_processes import first_says, own_part, training_processes
+from vestige.shadows.training import ShadowTraining
 
 # As torch.optim.RMSprop.
 SMOOTHING, STABILITY = 0.99, 1e-8
@@ -81,29 +83,19 @@ class ReconstructorNetwork:
     reads = (ModelRelease,)
 
     def __post_init__(self) -> None:
-        if min(self.epochs, self.batch_size, self.patience) < 1 or self.learning_rate <= 0:
-            raise BadInput(
-                "A reconstructor network needs at least one epoch, a batch size and a patience of "
-                "at least 1, and a positive learning rate."
-            )
-        if self.shadows < 4 or not 0 < self.validation < 1:
-            raise BadInput(
-                "A reconstructor network needs at least 4 shadows and a validation share strictly "
-                "between 0 and 1."
-            )
+        check_fields(
+            self,
+            counts=("epochs", "batch_size", "patience"),
+            positive=("learning_rate",),
+            fractions=("validation",),
+            least={"shadows": 4},
+        )
         if not self.hidden or min(self.hidden) < 1:
             raise BadInput("A reconstructor network needs hidden layers of at least one unit.")
-        if self.form not in ("fully connected", "convolutional"):
-            raise BadInput(f"The form is 'fully connected' or 'convolutional', not {self.form!r}.")
-        if self.perceptual is not None and not callable(self.perceptual):
-            raise BadInput(
-                "perceptual is a callable from images to features, such as an nn.Module, not a "
-                f"{type(self.perceptual).__name__}."
-            )
 
     def prepare(self, public: Public, *, generator: torch.Generator) -> Reconstructor:
         """Train shadows on stand-ins of the prior, and the reconstructor on the shadows."""
-        training = ShadowTraining(public.simulator)
+        training = ShadowTraining.of(public.simulator)
         count = min(self.shadows, len(public.prior.records))
         stand_ins = public.prior.draw(count, generator=generator)
         weights = training.weights(stand_ins, generator=generator)
@@ -129,16 +121,16 @@ class ReconstructorNetwork:
                 f"{len(weights)} shadows are too few to learn from: give a larger prior."
             )
         order = torch.randperm(len(weights), generator=generator)
-        kept, held = order[held_back:], order[:held_back]
+        used, validation = order[held_back:], order[:held_back]
         # Statistics come from the shadows that are learned from, and from no others.
-        standardization = Standardization.fitted(weights[kept])
+        standardization = Standardization.fitted(weights[used])
         movement = None
         if self.gates and first_layer is not None:
-            movement = Movement.fitted(first_layer, weights[kept])
+            movement = Movement.fitted(first_layer, weights[used])
         network = self._network(standardization.size, movement, stand_ins.space, generator)
         reader = WeightReader(standardization, movement, network, stand_ins.space)
-        training = (*reader.inputs(weights[kept]), stand_ins.x[kept].float())
-        check = (*reader.inputs(weights[held]), stand_ins.x[held].float())
+        training = (*reader.inputs(weights[used]), stand_ins.x[used].float())
+        check = (*reader.inputs(weights[validation]), stand_ins.x[validation].float())
         loss = drawing_error
         if self.perceptual is not None:
             loss = _PerceptualError(self.perceptual, stand_ins.space)
@@ -155,7 +147,7 @@ class ReconstructorNetwork:
             if self.form == "fully connected":
                 head: nn.Module = nn.Linear(self.hidden[-1], math.prod(space.shape))
             elif isinstance(space, ImageSpace):
-                head = _convolutions(self.hidden[-1], space)
+                head = convolutional_network(self.hidden[-1], space, 64, nn.ReLU)
             else:
                 raise BadInput("A convolutional reconstructor draws images: use 'fully connected'.")
             return _Drawer(inputs, self.hidden, head, units, space)
@@ -176,31 +168,31 @@ class ReconstructorNetwork:
         processes = training_processes()
         device = processes.device(rows.device)
         network.to(device)
-        held = (check[0].to(device), None if check[1] is None else check[1].to(device))
+        validation = (check[0].to(device), None if check[1] is None else check[1].to(device))
         wanted = check[2].to(device)
         optimizer = _RMSProp(network.parameters(), self.learning_rate)
         best, best_epoch = math.inf, 0
-        kept = {name: value.clone() for name, value in network.state_dict().items()}
+        best_state = {name: value.clone() for name, value in network.state_dict().items()}
         for epoch in range(1, self.epochs + 1):
             for batch in torch.randperm(len(rows), generator=generator).split(self.batch_size):
-                own = own_part(processes, batch)
+                own = own_rows(processes, batch)
                 with torch.enable_grad():
                     seen = None if moved is None else moved[own].to(device)
-                    drawn = network(rows[own].to(device), seen)
-                    loss = loss_of(drawn, records[own].to(device)).sum() / len(batch)
+                    drawings = network(rows[own].to(device), seen)
+                    loss = loss_of(drawings, records[own].to(device)).sum() / len(batch)
                     slopes = torch.autograd.grad(loss, optimizer.parameters)
-                optimizer.step(processes.summed(slopes))
+                optimizer.step(processes.sum(slopes))
             with torch.no_grad():
-                error = float(drawing_error(network(*held), wanted).mean())
-            error = first_says(processes, error, device)
+                error = float(drawing_error(network(*validation), wanted).mean())
+            error = broadcast(processes, error, device)
             if error < best:
                 best, best_epoch = error, epoch
                 for name, value in network.state_dict().items():
-                    kept[name].copy_(value)
-            stop = first_says(processes, progress.report(epoch, self.epochs, best), device)
+                    best_state[name].copy_(value)
+            stop = broadcast(processes, progress.report(epoch, self.epochs, best), device)
             if stop or epoch - best_epoch >= self.patience:
                 break
-        network.load_state_dict(kept)
+        network.load_state_dict(best_state)
         network.to(rows.device)
         return best, best_epoch
 
@@ -217,17 +209,17 @@ class ReconstructorNetwork:
                 "A reconstructor network draws one unknown record: audit it with batch_size=1."
             )
         row = training.row(observation.release.tensors)[None]
-        drawn = reader(row)
+        drawings = reader(row)
         info: dict[str, str | int | float | bool] = {
             "held-back shadows, MSE + MAE": reader.error,
             "epochs": reader.epoch,
         }
-        if public.simulator.fresh_initialization:
+        if training.simulator.fresh_initialization:
             info["not tried out"] = "the initial weights are unknown"
-            return Reconstruction(drawn, info=info)
+            return Reconstruction(drawings, info=info)
         classes = public.classes
         guesses = Records(
-            drawn.expand(classes, *drawn.shape[1:]).contiguous(),
+            drawings.expand(classes, *drawings.shape[1:]).contiguous(),
             torch.arange(classes),
             public.space,
         )
@@ -238,7 +230,7 @@ class ReconstructorNetwork:
         explained = 1 - left / wanted.square().sum().clamp_min(1e-30)
         label = explained.argmax().reshape(1)
         return Reconstruction(
-            drawn, label, explained[label].float(), float(left[label].sqrt()), info=info
+            drawings, label, explained[label].float(), float(left[label].sqrt()), info=info
         )
 
 
@@ -264,13 +256,13 @@ class WeightReader:
     def __call__(self, weights: Tensor) -> Tensor:
         """Draw the records that these weights were trained with."""
         with torch.no_grad():
-            drawn = self.network(*self.inputs(weights))
-        return drawn.reshape(-1, *self.space.shape)
+            drawings = self.network(*self.inputs(weights))
+        return drawings.reshape(-1, *self.space.shape)
 
 
-def drawing_error(drawn: Tensor, records: Tensor) -> Tensor:
+def drawing_error(drawings: Tensor, records: Tensor) -> Tensor:
     """MSE + MAE of each drawing, the loss of the paper."""
-    difference = (drawn.reshape(records.shape) - records).flatten(1)
+    difference = (drawings.reshape(records.shape) - records).flatten(1)
     return difference.square().mean(1) + difference.abs().mean(1)
 
 
@@ -283,23 +275,23 @@ class _PerceptualError:
             features = copy.deepcopy(features).eval().requires_grad_(False)
         self._features, self._space = features, space
 
-    def __call__(self, drawn: Tensor, records: Tensor) -> Tensor:
+    def __call__(self, drawings: Tensor, records: Tensor) -> Tensor:
         """Error (n,) of drawings (n, d) of records (n, *shape)."""
-        difference = (self._of(drawn) - self._of(records)).flatten(1)
-        return drawing_error(drawn, records) + difference.square().mean(1)
+        difference = (self._of(drawings) - self._of(records)).flatten(1)
+        return drawing_error(drawings, records) + difference.square().mean(1)
 
     def _of(self, images: Tensor) -> Tensor:
         images = images.reshape(-1, *self._space.shape)
         try:
-            found = self._features(images)
+            features = self._features(images)
         except (RuntimeError, ValueError, TypeError) as problem:
             raise BadInput(
                 f"The perceptual features do not accept images of shape {self._space.shape} "
-                f"({str(problem).splitlines()[0]}): give ones that do."
+                f"({first_line(problem)}): give ones that do."
             ) from problem
-        if not isinstance(found, Tensor) or found.dim() < 2 or len(found) != len(images):
+        if not isinstance(features, Tensor) or features.dim() < 2 or len(features) != len(images):
             raise BadInput("Perceptual features are a tensor (n, …) with a row for each image.")
-        return found
+        return features
 
 
 class _Drawer(nn.Module):
@@ -319,41 +311,13 @@ class _Drawer(nn.Module):
     def forward(self, rows: Tensor, moved: Tensor | None) -> Tensor:
         """Standardised weights (n, coordinates), movement (n, units, d) → drawings (n, d)."""
         features = self.body(rows)
-        drawn = self.head(features)
+        drawings = self.head(features)
         if self.gates is not None and moved is not None:
-            drawn = drawn + (self.gates(features)[:, None] @ moved)[:, 0]
+            drawings = drawings + (self.gates(features)[:, None] @ moved)[:, 0]
         if self.bounds is None:
-            return drawn
+            return drawings
         low, high = self.bounds
-        return low + (high - low) * drawn.sigmoid()
-
-
-class _Cropped(nn.Module):
-    """The top left part of a picture, as a row of numbers."""
-
-    def __init__(self, height: int, width: int) -> None:
-        super().__init__()
-        self.height, self.width = height, width
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Crop pictures (n, channels, …)."""
-        return x[:, :, : self.height, : self.width].flatten(1)
-
-
-def _convolutions(inputs: int, space: ImageSpace) -> nn.Module:
-    """A linear layer to 128 pictures of a quarter of the size, which then double twice."""
-    height, width = -(-space.height // 4), -(-space.width // 4)
-    return nn.Sequential(
-        nn.Linear(inputs, 128 * height * width),
-        nn.ReLU(),
-        nn.Unflatten(1, (128, height, width)),
-        nn.ConvTranspose2d(128, 64, 4, stride=2, padding=1),
-        nn.ReLU(),
-        nn.ConvTranspose2d(64, 32, 4, stride=2, padding=1),
-        nn.ReLU(),
-        nn.Conv2d(32, space.channels, 3, padding=1),
-        _Cropped(space.height, space.width),
-    )
+        return low + (high - low) * drawings.sigmoid()
 
 
 class _RMSProp:

@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from numbers import Real
 from typing import TYPE_CHECKING
 
-from vestige.bounds.mechanisms import (
+from vestige.bounds.success.privacy_loss_distribution import privacy_loss_distribution
+from vestige.bounds.success.renyi_dp import epsilon_of_renyi, to_renyi_dp
+from vestige.errors import BadInput, NotFound
+from vestige.mechanisms import (
     DPSGD,
     ApproximateDP,
     Composition,
@@ -18,9 +21,6 @@ from vestige.bounds.mechanisms import (
     PureDP,
     noise_parts,
 )
-from vestige.bounds.privacy_loss_distribution import privacy_loss_distribution
-from vestige.bounds.renyi_dp import epsilon_of_renyi, to_renyi_dp
-from vestige.errors import BadInput, NotFound
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vestige.bounds.approximate_dp import ApproximateDPBound
 from vestige.bounds.bound import Array, ReconstructionBound, check_prior_success
-from vestige.bounds.f_dp import FDPBound
-from vestige.bounds.gaussian import GaussianBound
-from vestige.bounds.laplace import LaplaceBound
-from vestige.bounds.mechanisms import Mechanism
-from vestige.bounds.poisson_gaussian import PoissonGaussianBound
-from vestige.bounds.privacy_loss import PrivacyLossBound
-from vestige.bounds.privacy_profile import PrivacyProfileBound
-from vestige.bounds.pure_dp import PureDPBound
-from vestige.bounds.renyi_dp import RenyiDPBound
-from vestige.bounds.zero_concentrated_dp import ZeroConcentratedDPBound
+from vestige.bounds.success.approximate_dp import ApproximateDPBound
+from vestige.bounds.success.f_dp import FDPBound
+from vestige.bounds.success.gaussian import GaussianBound
+from vestige.bounds.success.laplace import LaplaceBound
+from vestige.bounds.success.poisson_gaussian import PoissonGaussianBound
+from vestige.bounds.success.privacy_loss import PrivacyLossBound
+from vestige.bounds.success.privacy_profile import PrivacyProfileBound
+from vestige.bounds.success.pure_dp import PureDPBound
+from vestige.bounds.success.renyi_dp import RenyiDPBound
+from vestige.bounds.success.zero_concentrated_dp import ZeroConcentratedDPBound
+
+if TYPE_CHECKING:
+    from vestige.mechanisms import Mechanism
 
 BOUNDS: tuple[ReconstructionBound, ...] = (
     GaussianBound(),

@@ -15,44 +15,33 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vestige.bounds.mechanisms import Mechanism, Neighbouring
 from vestige.errors import BadInput
+from vestige.mechanisms import Mechanism, Neighbouring
 
 Array = NDArray[np.float64]
 
 ANY_RELATION = (Neighbouring.ADD_OR_REMOVE_ONE, Neighbouring.REPLACE_ONE)
 
+INFORMED = (
+    "The attacker knows everything but one record, and a prior over that record.",
+    "Any loss, any threshold.",
+)
+"""What reconstruction robustness assumes; what a theorem assumes beside is its own."""
+
 ROUNDING = 1e-9
 """Relative margin added to what floating point computed: far above its error, far below use."""
-
-
-class Bound(Protocol):
-    """An upper bound on the success of reconstruction."""
-
-    name: ClassVar[str]
-    assumptions: ClassVar[tuple[str, ...]]
-    relations: ClassVar[tuple[Neighbouring, ...]]
-    cites: ClassVar[str]
-
-    def supports(self, mechanism: Mechanism) -> bool:
-        """Whether the theorem says something about this mechanism."""
-        ...
-
-    def __call__(self, mechanism: Mechanism, prior_success: float) -> float:
-        """γ: the success that no attack exceeds, given its success κ before the release."""
-        ...
 
 
 class ReconstructionBound(ABC):
     """A bound with a vectorised curve; a theorem fills in the last two methods."""
 
     name: ClassVar[str]
-    assumptions: ClassVar[tuple[str, ...]]
+    assumptions: ClassVar[tuple[str, ...]] = INFORMED
     relations: ClassVar[tuple[Neighbouring, ...]] = ANY_RELATION
     cites: ClassVar[str]
 
@@ -63,7 +52,10 @@ class ReconstructionBound(ABC):
     def refusal(self, mechanism: Mechanism) -> str | None:
         """Why the theorem says nothing about this mechanism, in a sentence; None if it does."""
         if not self.covers(mechanism):
-            return f"{self.name} does not cover {_described(mechanism)}: use a bound that does."
+            return (
+                f"{self.name} does not cover mechanisms of the kind {mechanism.kind!r}: use a "
+                "bound that does."
+            )
         relation = getattr(mechanism, "relation", None)
         if relation not in self.relations:
             return (
@@ -118,7 +110,3 @@ def log_one_minus_exp(logs: Array) -> Array:
             np.log(-np.expm1(np.minimum(logs, 0.0))),
             np.log1p(-np.exp(np.minimum(logs, 0.0))),
         )
-
-
-def _described(mechanism: Mechanism) -> str:
-    return f"mechanisms of the kind {mechanism.kind!r}"

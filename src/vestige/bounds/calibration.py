@@ -11,9 +11,9 @@ from typing import cast
 from scipy.optimize import brentq
 
 from vestige.bounds.accounting import epsilon_by_privacy_loss
-from vestige.bounds.mechanisms import DPSGD, Neighbouring, mechanism_to_json, require
-from vestige.bounds.privacy_loss import PrivacyLossBound
+from vestige.bounds.success.privacy_loss import PrivacyLossBound
 from vestige.errors import BadInput
+from vestige.mechanisms import DPSGD, Neighbouring, mechanism_to_json, require
 
 SMALLEST_NOISE = 0.1
 """Below this DP-SGD hides nothing that sampling does not hide already."""
@@ -101,14 +101,14 @@ def calibrate(
     # Without any noise the record still hides in the steps that do not sample it.
     unseen = (1 - sampling_rate) ** steps
     if target >= 1 - unseen + min(unseen, prior_success):
-        found = math.log(SMALLEST_NOISE)
+        smallest = math.log(SMALLEST_NOISE)
     else:
         # The rough bound is larger, so its answer suffices and the sharp one is close below.
         start = _root(lambda log_noise: excess(log_noise, rough), 0.0, math.log(2))
-        found = _root(lambda log_noise: excess(log_noise, bound), start, 0.02)
-    noise = _rounded_up(math.exp(found))
+        smallest = _root(lambda log_noise: excess(log_noise, bound), start, 0.02)
+    noise = _round_up(math.exp(smallest))
     while (success := bound(described(noise), prior_success)) > target:
-        noise = _rounded_up(noise * (1 + 10.0 ** (1 - DIGITS) / 5))
+        noise = _round_up(noise * (1 + 10.0 ** (1 - DIGITS) / 5))
     mechanism = described(noise)
     epsilon = epsilon_by_privacy_loss(mechanism, delta)
     require(
@@ -150,6 +150,6 @@ def _root(excess: Callable[[float], float], start: float, stride: float) -> floa
         here, stride = there, 2 * stride
 
 
-def _rounded_up(noise: float) -> float:
+def _round_up(noise: float) -> float:
     unit = 10.0 ** (math.floor(math.log10(noise)) + 1 - DIGITS)
     return round(math.ceil(noise / unit - 1e-9) * unit, 12)

@@ -6,7 +6,9 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from vestige.bounds.mechanisms import (
+from vestige.errors import BadInput, NotFound
+from vestige.files import read_document
+from vestige.mechanisms import (
     DPSGD,
     ApproximateDP,
     Composition,
@@ -20,8 +22,6 @@ from vestige.bounds.mechanisms import (
     ZeroConcentratedDP,
     mechanism_from_json,
 )
-from vestige.errors import BadInput, NotFound
-from vestige.files import read_document
 
 USUAL_DELTA = 1e-5
 
@@ -92,9 +92,9 @@ class Description:
         }
         given = [name for name, value in alternatives.items() if value is not None]
         if len(given) != 1:
-            said = f"{' and '.join(given)} describe different mechanisms" if given else ""
+            problem = f"{' and '.join(given)} describe different mechanisms" if given else ""
             raise BadInput(
-                f"{said or 'No mechanism is described'}: give one of {', '.join(alternatives)}."
+                f"{problem or 'No mechanism is described'}: give one of {', '.join(alternatives)}."
             )
         gaussian = self.noise_multiplier is not None or self.mu is not None
         if self.sampling_rate is not None and not gaussian:

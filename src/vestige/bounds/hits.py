@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from vestige import numbers
+from typing import TYPE_CHECKING
+
 from vestige.bounds.allowance import tightest
 from vestige.bounds.description import in_words
-from vestige.bounds.mechanisms import Mechanism
-from vestige.rates import allowed_rank
-from vestige.record import BoundRecord, BoundsRecord
+from vestige.reports import numbers
+from vestige.reports.audit import HitBound, HitBounds
+from vestige.statistics.rates import allowed_rank
+
+if TYPE_CHECKING:
+    from vestige.mechanisms import Mechanism
 
 
-def bounds_on_hits(mechanism: Mechanism, false_positive_rate: float, decoys: int) -> BoundsRecord:
+def bounds_on_hits(mechanism: Mechanism, false_positive_rate: float, decoys: int) -> HitBounds:
     """Every bound on the probability of a hit, and the smallest.
 
     A hit is a rank of at most a = ⌊α(m + 1)⌋ among the secret and m decoys of its pool and label.
@@ -24,7 +28,7 @@ def bounds_on_hits(mechanism: Mechanism, false_positive_rate: float, decoys: int
     places = allowed_rank(false_positive_rate, decoys)
     kappa = places / (decoys + 1)
     allowance = tightest(mechanism, kappa)
-    return BoundsRecord(
+    return HitBounds(
         mechanism=in_words(mechanism),
         prior_success=kappa,
         origin=f"without the release a secret takes one of the first {places:,} of {decoys + 1:,} "
@@ -33,7 +37,7 @@ def bounds_on_hits(mechanism: Mechanism, false_positive_rate: float, decoys: int
         else f"without the release a secret comes first of {decoys + 1:,} with probability "
         f"{numbers.chance(kappa)}",
         bounds=tuple(
-            BoundRecord(
+            HitBound(
                 name=curve.bound.name,
                 success=curve.success[0],
                 assumptions=curve.bound.assumptions,

@@ -20,7 +20,7 @@ from typing import cast
 from scipy.optimize import brentq
 
 from vestige.bounds.accounting import epsilon_by_privacy_loss
-from vestige.bounds.mechanisms import DPSGD, Neighbouring, require
+from vestige.mechanisms import DPSGD, Neighbouring, require
 
 SMALLEST_RATIO = 1e-6
 LARGEST_RATIO = 1e3
@@ -73,14 +73,14 @@ def ratio_for_epsilon(
     require(0 < epsilon < math.inf, f"ε is positive and finite, not {epsilon!r}.")
 
     def excess(log_ratio: float) -> float:
-        found = epsilon_of_ratio(
+        reached = epsilon_of_ratio(
             min(max(math.exp(log_ratio), SMALLEST_RATIO), LARGEST_RATIO),
             sampling_rate=sampling_rate,
             steps=steps,
             delta=delta,
             relation=relation,
         )
-        return math.log(max(min(found, 1e300), 1e-300) / epsilon)
+        return math.log(max(min(reached, 1e300), 1e-300) / epsilon)
 
     # From μ = 1 outwards: far above the answer accountants are slow.
     low = high = 0.0
@@ -95,9 +95,9 @@ def ratio_for_epsilon(
         f"No μ from {SMALLEST_RATIO:g} on keeps ε = {epsilon:g} at δ = {delta:g}: allow a larger ε "
         "or take fewer steps.",
     )
-    ratio = _rounded_down(math.exp(cast(float, brentq(excess, low, high, xtol=1e-6))))
+    ratio = _round_down(math.exp(cast(float, brentq(excess, low, high, xtol=1e-6))))
     while excess(math.log(ratio)) > 0:
-        ratio = _rounded_down(ratio * (1 - 10.0 ** (1 - DIGITS) / 5))
+        ratio = _round_down(ratio * (1 - 10.0 ** (1 - DIGITS) / 5))
     return ratio
 
 
@@ -116,6 +116,6 @@ def mechanism_of_ratio(
     return DPSGD(1 / ratio, sampling_rate, steps, None, relation)
 
 
-def _rounded_down(ratio: float) -> float:
+def _round_down(ratio: float) -> float:
     unit = 10.0 ** (math.floor(math.log10(ratio)) + 1 - DIGITS)
     return round(math.floor(ratio / unit + 1e-9) * unit, 12)

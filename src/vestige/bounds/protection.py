@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from vestige.bounds.allowance import tightest
-from vestige.bounds.bound import ReconstructionBound
-from vestige.bounds.finite_candidates import FiniteCandidatesBound
-from vestige.bounds.mechanisms import Mechanism, require
+from vestige.bounds.success.finite_candidates import FiniteCandidatesBound
+from vestige.mechanisms import Mechanism, require
+
+if TYPE_CHECKING:
+    from vestige.bounds.bound import ReconstructionBound
 
 LEVELS = 2001
 """Levels at which the advantage is looked for; what lies between them is bounded, not ignored."""

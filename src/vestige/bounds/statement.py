@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from vestige import numbers
 from vestige.bounds.accounting import epsilon_at
 from vestige.bounds.allowance import Allowance, tightest
 from vestige.bounds.calibration import SMALLEST_NOISE
 from vestige.bounds.description import in_words
-from vestige.bounds.mechanisms import (
+from vestige.bounds.protection import Protection, protection_of
+from vestige.mechanisms import (
     DPSGD,
     ApproximateDP,
     Gaussian,
@@ -26,7 +26,7 @@ from vestige.bounds.mechanisms import (
     noise_parts,
     require,
 )
-from vestige.bounds.protection import Protection, protection_of
+from vestige.reports import numbers
 
 USUAL_PRIOR_SUCCESS = (0.0001, 0.001, 0.01, 0.1)
 USUAL_CANDIDATES = (2, 10, 100, 1000)
@@ -183,13 +183,11 @@ def strengths_of(statement: Statement) -> Strengths | None:
     name, value = own
 
     def at(factor: float) -> Strength:
-        mechanism = _scaled(statement.mechanism, factor)
+        mechanism = _scale_noise(statement.mechanism, factor)
         number = _number(mechanism)
         assert number is not None
         return Strength(
-            number[1],
-            tightest(mechanism, kappa).success[0],
-            _epsilon(mechanism, statement.delta),
+            number[1], tightest(mechanism, kappa).success[0], _epsilon(mechanism, statement.delta)
         )
 
     noisy = isinstance(statement.mechanism, Gaussian | DPSGD)
@@ -216,7 +214,7 @@ def _number(mechanism: Mechanism) -> tuple[str, float] | None:
     return ("ρ", mechanism.rho) if isinstance(mechanism, ZeroConcentratedDP) else None
 
 
-def _scaled(mechanism: Mechanism, factor: float) -> Mechanism:
+def _scale_noise(mechanism: Mechanism, factor: float) -> Mechanism:
     if isinstance(mechanism, Gaussian | DPSGD):
         return replace(mechanism, noise_multiplier=mechanism.noise_multiplier * factor)
     if isinstance(mechanism, PureDP | ApproximateDP | Laplace):
@@ -228,8 +226,8 @@ def _scaled(mechanism: Mechanism, factor: float) -> Mechanism:
 def _epsilon(mechanism: Mechanism, delta: float) -> float | None:
     """ε at δ where there is one, else the ε that the mechanism names."""
     if noise_parts(mechanism) or isinstance(mechanism, ZeroConcentratedDP | RenyiDP):
-        found = epsilon_at(mechanism, delta)
-        return found if np.isfinite(found) else None
+        epsilon = epsilon_at(mechanism, delta)
+        return epsilon if np.isfinite(epsilon) else None
     if isinstance(mechanism, PureDP | ApproximateDP):
         return mechanism.epsilon
     return None

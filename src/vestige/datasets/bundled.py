@@ -28,8 +28,8 @@ def faces() -> Records:
     """200 patches of 25×25 pixels, half of them faces: scikit-image's ``lfw_subset``.
 
     The faces are cut from Labeled Faces in the Wild (Huang et al. 2007), the rest from its
-    backgrounds. Nobody is named, so the classes are "not a face" and "face" and a record is called
-    a picture.
+    backgrounds. People are not named, so the classes are "not a face" and "face" and a record is
+    called a picture.
     """
     pictures = lfw_subset()
     # The first hundred are the faces, as scikit-image documents.

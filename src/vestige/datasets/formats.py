@@ -1,7 +1,7 @@
 """Readers of file formats: a path becomes arrays, or one sentence that names the file.
 
-Every reader treats its file as untrusted: sizes in headers are checked before memory is taken,
-archives are read in place and never unpacked, and nothing is unpickled.
+Every reader treats its file as untrusted: what it becomes in memory is estimated before memory is
+allocated, archives are read in place and never unpacked, and nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -13,47 +13,59 @@ import os
 import struct
 import tarfile
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vestige.errors import BadInput, NotFound, VestigeError
+from vestige.files.memory import refuse_memory
 
-# The largest idx file in use, EMNIST's training images, has 548 MB.
-_LARGEST_IDX = 2**30
+MOST_RECORD_BYTES = 2**31
+"""Most memory that loading a dataset may take: what is decoded, and the float32 records it becomes.
+
+CIFAR-10 takes 0.9 GB, MNIST 0.3 GB. An audit copies records a few times more, and laptops have
+16 GB. The environment variable ``VESTIGE_MAX_BYTES`` replaces it.
+"""
 
 # The files of CIFAR-10 have 184 MB together; unpacking stops here, whatever an archive promises.
-_LARGEST_CIFAR = 2**29
+_LARGEST_CIFAR = 2**28
 
-MOST_ARRAY_BYTES = 2**32
-"""Most that the arrays of an npz file, or the pictures of a folder, may take in memory together.
+# numpy itself refuses longer headers, but only after it has read them.
+_LONGEST_HEADER = 10_000
 
-CIFAR-10 takes 184 MB; records are copied a few times on their way, and laptops have 16 GB.
-"""
+# A label becomes int64, and some comparisons are made on the way.
+_BYTES_PER_LABEL = 40
 
 # One byte for the label, then 32×32 red, green and blue bytes.
 _CIFAR_RECORD = 1 + 3 * 32 * 32
+
+# Bytes that are unpacked at a time.
+_PIECE = 2**20
 
 Pair = tuple[NDArray[np.generic], NDArray[np.generic]]
 """Records and their labels, as a file holds them."""
 
 
 @contextmanager
-def reading(path: Path, kind: str) -> Iterator[None]:
-    """Turn whatever a parser raises on a broken file into one sentence that names the file.
+def explain_read_errors(path: Path, kind: str) -> Iterator[None]:
+    """Turn any exception of a parser into one sentence that names the file.
 
     ``kind`` completes "cannot be read as …". gzip, tarfile, zipfile, numpy and PIL raise a dozen
-    kinds of exception between them on damaged bytes, hence the broad clause; nothing is lost, as
-    the cause stays attached.
+    kinds of exception on damaged bytes, hence the broad clause.
     """
     try:
         yield
     except VestigeError:
         raise
     except Exception as error:
+        if type(error).__name__ == "DecompressionBombError":
+            raise BadInput(
+                f"{path} has more pixels than are read: make it smaller, or cut it into parts."
+            ) from error
         reason = getattr(error, "strerror", None) or "its content is damaged"
         raise BadInput(
             f"{path} cannot be read as {kind} ({reason}): replace it with a good copy."
@@ -61,46 +73,116 @@ def reading(path: Path, kind: str) -> Iterator[None]:
 
 
 @contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """Put the file's name before complaints about what it holds."""
+def name_file_in_errors(path: Path) -> Iterator[None]:
+    """Prefix errors about the content of a file with its name."""
     try:
         yield
     except BadInput as error:
         raise BadInput(f"{path}: {error}") from error
 
 
-def read_idx(path: Path) -> NDArray[np.uint8]:
-    """Read a gzipped idx file of unsigned bytes, of any number of dimensions.
+@dataclass(frozen=True)
+class StoredArray:
+    """An array in a file, of which shape and type are known before memory is taken for it."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[np.generic]
+    read: Callable[[], NDArray[np.generic]]
+
+    @property
+    def size(self) -> int:
+        """How many numbers it holds."""
+        return math.prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        """Memory that it takes as it is."""
+        return self.size * self.dtype.itemsize
+
+
+StoredPair = tuple[StoredArray, StoredArray]
+"""Records and their labels, not read yet."""
+
+
+def load_pairs(pairs: Sequence[StoredPair], source: Path) -> Pair:
+    """Read parts with records of one shape and type, one after another, into one pair.
+
+    Memory is estimated for all parts together, with the float32 records that ``from_tensors`` makes
+    of them, and compared with ``MOST_RECORD_BYTES`` before anything is read.
+    """
+    refuse_memory(
+        loading_bytes(pairs),
+        MOST_RECORD_BYTES,
+        f"Loading {source}",
+        "save fewer or smaller records",
+    )
+    if len(pairs) == 1:
+        x, y = pairs[0]
+        return x.read(), y.read()
+    return _fill([x for x, _ in pairs]), _fill([y for _, y in pairs])
+
+
+def loading_bytes(pairs: Sequence[StoredPair]) -> int:
+    """Most memory that is in use at a time while records are made of stored pairs."""
+    total = sum(x.bytes for x, _ in pairs)
+    part = max(x.bytes for x, _ in pairs) if len(pairs) > 1 else 0
+    values = sum(x.size for x, _ in pairs)
+    dtype = pairs[0][0].dtype
+    # Types that torch lacks are widened to eight bytes on the way.
+    widened = 8 * values if (dtype.kind == "u" and dtype.itemsize > 1) or dtype.itemsize > 8 else 0
+    labels = sum(y.size * _BYTES_PER_LABEL + y.bytes for _, y in pairs)
+    return total + max(part, widened + 4 * values) + labels
+
+
+def _fill(parts: Sequence[StoredArray]) -> NDArray[np.generic]:
+    """Parts of one shape and type, read in turn into one array."""
+    count = sum(part.shape[0] for part in parts)
+    dtype = np.result_type(*(part.dtype for part in parts))
+    whole = np.empty((count, *parts[0].shape[1:]), dtype)
+    start = 0
+    for part in parts:
+        whole[start : start + part.shape[0]] = part.read()
+        start += part.shape[0]
+    return whole
+
+
+def open_idx(path: Path) -> StoredArray:
+    """Look into a gzipped idx file of unsigned bytes, of any number of dimensions.
 
     Layout: two zero bytes, the type (8 = unsigned byte), the number of dimensions, every dimension
     as a big-endian 32-bit number, then the values (LeCun, Cortes and Burges, "The MNIST database").
     """
-    with reading(path, "a gzipped idx file"), gzip.open(path, "rb") as stream:
+    with explain_read_errors(path, "a gzipped idx file"), gzip.open(path, "rb") as stream:
         zeros, kind, dimensions = struct.unpack(">HBB", stream.read(4))
         if zeros != 0 or kind != 8 or dimensions == 0:
             raise BadInput(
                 f"{path} is no idx file of bytes: replace it with a good copy of the original."
             )
         shape = struct.unpack(f">{dimensions}I", stream.read(4 * dimensions))
-        expected = math.prod(shape)
-        if expected > _LARGEST_IDX:
-            raise BadInput(
-                f"{path} claims to hold {expected} bytes, more than any idx dataset has: replace "
-                "it with a good copy of the original."
-            )
-        content = stream.read(expected + 1)
-        if len(content) != expected:
+    return StoredArray(shape, np.dtype(np.uint8), lambda: _idx_values(path, shape))
+
+
+def _idx_values(path: Path, shape: tuple[int, ...]) -> NDArray[np.generic]:
+    """The values of an idx file, unpacked into an array of the size that its header says."""
+    expected = math.prod(shape)
+    values = np.empty(expected, np.uint8)
+    with explain_read_errors(path, "a gzipped idx file"), gzip.open(path, "rb") as stream:
+        stream.read(4 + 4 * len(shape))
+        position = 0
+        while count := stream.readinto(values.data[position : position + _PIECE]):
+            position += count
+        if position != expected or stream.read(1):
             raise BadInput(
                 f"{path} does not hold the {expected} bytes that its header promises: replace it "
                 "with a good copy of the original."
             )
-        return np.frombuffer(content, dtype=np.uint8).reshape(shape)
+    return values.reshape(shape)
 
 
-def read_idx_pair(images: Path, labels: Path) -> Pair:
-    """Read pictures (n, h, w) and their labels (n,) from two idx files."""
-    x, y = read_idx(images), read_idx(labels)
-    if x.ndim != 3 or y.ndim != 1 or len(x) != len(y):
+def open_idx_pair(images: Path, labels: Path) -> StoredPair:
+    """Look for pictures (n, h, w) and their labels (n,) in two idx files."""
+    x, y = open_idx(images), open_idx(labels)
+    if len(x.shape) != 3 or len(y.shape) != 1 or x.shape[0] != y.shape[0]:
         raise BadInput(
             f"{images} of shape {x.shape} and {labels} of shape {y.shape} do not fit together: "
             "they must hold (n, height, width) pictures and (n,) labels."
@@ -110,37 +192,38 @@ def read_idx_pair(images: Path, labels: Path) -> Pair:
 
 def read_cifar10_batches(paths: Sequence[Path]) -> Pair:
     """Read files of the CIFAR-10 binary version: pictures (n, 3, 32, 32), labels (n,)."""
-    pairs = []
+    pairs, total = [], 0
     for path in paths:
-        with reading(path, "a CIFAR-10 batch"):
-            if path.stat().st_size > _LARGEST_CIFAR:
+        with explain_read_errors(path, "a CIFAR-10 batch"):
+            total += path.stat().st_size
+            if total > _LARGEST_CIFAR:
                 raise BadInput(f"{path} is no batch of CIFAR-10: replace it with a good copy.")
             pairs.append(_cifar10_batch(path.read_bytes(), str(path)))
-    return joined(pairs)
+    return join_pairs(pairs)
 
 
 def read_cifar10_archive(path: Path, members: Sequence[str]) -> Pair:
     """Read members of ``cifar-10-binary.tar.gz`` without unpacking it."""
-    found: dict[str, Pair] = {}
+    batches: dict[str, Pair] = {}
     with (
-        reading(path, "a gzipped tar archive"),
+        explain_read_errors(path, "a gzipped tar archive"),
         gzip.open(path, "rb") as unpacked,
         tarfile.open(fileobj=_Bounded(unpacked, path), mode="r|") as archive,
     ):
         for member in archive:
             name = member.name.rpartition("/")[2]
-            if name not in members or not member.isfile() or name in found:
+            if name not in members or not member.isfile() or name in batches:
                 continue
             stream = archive.extractfile(member)
             if stream is not None:
-                found[name] = _cifar10_batch(stream.read(), f"{name} in {path}")
-    missing = [name for name in members if name not in found]
+                batches[name] = _cifar10_batch(stream.read(), f"{name} in {path}")
+    missing = [name for name in members if name not in batches]
     if missing:
         raise BadInput(
             f"{path} lacks {', '.join(missing)}: it must be the binary version, "
             "cifar-10-binary.tar.gz, not the pickled one."
         )
-    return joined([found[name] for name in members])
+    return join_pairs([batches[name] for name in members])
 
 
 class _Bounded(io.RawIOBase):
@@ -161,62 +244,64 @@ class _Bounded(io.RawIOBase):
         return content
 
 
-def read_npz(path: Path) -> dict[str, NDArray[np.generic]]:
-    """Read all arrays of an npz file, without unpickling.
+@contextmanager
+def open_npz(path: Path) -> Iterator[dict[str, StoredArray]]:
+    """Look at the arrays of an npz file, and read some of them inside the block.
 
-    Its members are never unpacked to files, so their names lead nowhere.
+    Nothing is unpickled. Members are never unpacked to files, so their names lead nowhere.
     """
     # os.path says no to a name the file system cannot hold, where Path raises.
     if not os.path.isfile(path):
         raise NotFound(f"There is no file {path}: give the path of an npz file.")
-    arrays: dict[str, NDArray[np.generic]] = {}
-    with reading(path, "an npz file"):
+    with explain_read_errors(path, "an npz file"):
         if not zipfile.is_zipfile(path):
             raise BadInput(f"{path} is no npz file: write it with numpy.savez.")
-        _refuse_sizes(path)
-        with np.load(path, allow_pickle=False) as archive:
-            for key in archive.files:
-                try:
-                    array = archive[key]
-                except ValueError as error:
-                    if "allow_pickle" not in str(error):
-                        raise
-                    raise BadInput(
-                        f"{path} holds pickled objects under {key!r}, which are never loaded: "
-                        "save plain arrays of numbers with numpy.savez."
-                    ) from error
-                if isinstance(array, np.ndarray):
-                    arrays[key] = array
-    return arrays
+        with zipfile.ZipFile(path) as archive:
+            yield {
+                name.removesuffix(".npy"): _array_header(path, archive, member)
+                for name, member in archive.NameToInfo.items()
+                if name.endswith(".npy")
+            }
 
 
-def _refuse_sizes(path: Path) -> None:
-    """Refuse arrays that are too large, or larger than what is stored of them, before reading."""
-    with zipfile.ZipFile(path) as archive:
-        members = archive.infolist()
-        # zipfile reads no more of a member than this size says, so it can be believed.
-        total = sum(member.file_size for member in members)
-        if total > MOST_ARRAY_BYTES:
-            raise BadInput(
-                f"{path} unpacks to {total:,} bytes and at most {MOST_ARRAY_BYTES:,} are read: "
-                "save fewer records, or pass arrays of your own to from_tensors."
-            )
-        for member in members:
-            if not member.filename.endswith(".npy"):
-                continue
-            with archive.open(member) as stream:
-                version = np.lib.format.read_magic(stream)
-                read = (
-                    np.lib.format.read_array_header_1_0
-                    if version == (1, 0)
-                    else np.lib.format.read_array_header_2_0
-                )
-                shape, _, dtype = read(stream)
-                if not dtype.hasobject and math.prod(shape) * dtype.itemsize > member.file_size:
-                    raise BadInput(
-                        f"{path} promises an array of shape {shape} and does not hold it: replace "
-                        "it with a good copy."
-                    )
+def _array_header(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> StoredArray:
+    """Read the header of an array; refuse pickles, and arrays larger than what is stored of them.
+
+    zipfile reads no more of a member than ``file_size`` says, so the size can be believed.
+    """
+    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise BadInput(f"{path} is packed in another way than npz files are: use numpy.savez.")
+    with archive.open(member) as stream:
+        start = stream.read(12)
+    if int.from_bytes(start[8:10] if start[6:7] == b"\1" else start[8:12], "little") > (
+        _LONGEST_HEADER
+    ):
+        raise BadInput(f"{path} has an array with a long header: write it with numpy.savez.")
+    with archive.open(member) as stream:
+        version = np.lib.format.read_magic(stream)
+        read = (
+            np.lib.format.read_array_header_1_0
+            if version == (1, 0)
+            else np.lib.format.read_array_header_2_0
+        )
+        shape, _, dtype = read(stream)
+        stored = member.file_size - stream.tell()
+    if dtype.hasobject:
+        raise BadInput(
+            f"{path} holds pickled objects under {member.filename.removesuffix('.npy')!r}, which "
+            "are never loaded: save plain arrays of numbers with numpy.savez."
+        )
+    if math.prod(shape) * dtype.itemsize != stored:
+        raise BadInput(
+            f"{path} promises an array of shape {shape} and holds something else: replace it with "
+            "a good copy."
+        )
+
+    def values() -> NDArray[np.generic]:
+        with archive.open(member) as stream:
+            return np.lib.format.read_array(stream, allow_pickle=False)
+
+    return StoredArray(shape, dtype, values)
 
 
 def _cifar10_batch(content: bytes, source: str) -> Pair:
@@ -230,6 +315,6 @@ def _cifar10_batch(content: bytes, source: str) -> Pair:
     return rows[:, 1:].reshape(-1, 3, 32, 32), rows[:, 0]
 
 
-def joined(pairs: Sequence[Pair]) -> Pair:
+def join_pairs(pairs: Sequence[Pair]) -> Pair:
     """Put parts with records of one shape one after another."""
     return np.concatenate([x for x, _ in pairs]), np.concatenate([y for _, y in pairs])

@@ -10,13 +10,12 @@ import numpy as np
 import torch
 from PIL import Image
 
+from vestige.datasets.formats import MOST_RECORD_BYTES
 from vestige.datasets.own import from_tensors
 from vestige.datasets.pictures import channels_first, eight_bit
 from vestige.errors import BadInput
+from vestige.files.memory import memory_limit, refuse_memory
 from vestige.records import Records
-
-LARGEST = 4_000_000_000
-"""Bytes that all records together may take in memory, as float32: beyond, a limit is asked for."""
 
 
 def from_huggingface(
@@ -50,10 +49,8 @@ def from_huggingface(
         first ones of a streamed dataset, which needs a limit.
     size
         (height, width), or one number for both, to resize pictures to; proportions are not kept.
-    class_names
-        Names of the classes; by default those of the ``ClassLabel``, the words, or numbers.
-    noun
-        What one record is called; "image" or "row" if nothing is given.
+    class_names, noun
+        As in ``from_tensors``; names are by default those of the ``ClassLabel``, or the words.
     """
     features = _features(dataset, image, label)
     if limit is not None and limit < 1:
@@ -83,6 +80,8 @@ def from_huggingface(
     if any(picture.mode == "RGB" for picture in pictures):
         pictures = [picture.convert("RGB") for picture in pictures]
     stacked = np.stack([channels_first(p) for p in pictures] if pictures else arrays)
+    pictures.clear()
+    arrays.clear()
     return from_tensors(
         torch.from_numpy(stacked),
         torch.from_numpy(numbers),
@@ -171,14 +170,19 @@ def _words(value: Any) -> str:
 
 
 def _check_size(value: Image.Image | np.ndarray, count: int) -> None:
-    values = value.size[0] * value.size[1] * 3 if isinstance(value, Image.Image) else value.size
-    needed = 4 * values * count
-    if needed > LARGEST:
-        fits = max(1, LARGEST // (4 * values))
-        raise BadInput(
-            f"{count:,} records of this size would take about {needed / 1e9:.1f} GB: pass "
-            f"limit={fits} or fewer, or a smaller size=(height, width)."
-        )
+    """Compare what all items will take with the limit, by the first one."""
+    if isinstance(value, Image.Image):
+        # Three channels as uint8, beside PIL's four bytes or beside float32.
+        each = value.width * value.height * (3 + 12)
+    else:
+        each = value.size * 2 * max(4, value.itemsize)
+    fits = max(1, memory_limit(MOST_RECORD_BYTES) // each)
+    refuse_memory(
+        count * each,
+        MOST_RECORD_BYTES,
+        f"{count:,} records of this size",
+        f"pass limit={fits} or fewer, or a smaller size=(height, width)",
+    )
 
 
 def _labels(
@@ -193,16 +197,16 @@ def _labels(
         numbers = {name: number for number, name in enumerate(names)}
         return np.array([numbers[value] for value in labels], dtype=np.int64), names
     try:
-        found = np.asarray(labels)
+        values = np.asarray(labels)
     except ValueError:
-        found = np.asarray(labels, dtype=object)
-    if found.dtype.kind not in "biuf" or found.ndim != 1:
+        values = np.asarray(labels, dtype=object)
+    if values.dtype.kind not in "biuf" or values.ndim != 1:
         raise BadInput(
             f"{column!r} holds no single label for each item: name another column with label=."
         )
-    if named is not None and found.min() < 0:
+    if named is not None and values.min() < 0:
         raise BadInput(
-            f"Some items of {column!r} have the label {int(found.min())}, which stands for none: "
+            f"Some items of {column!r} have the label {int(values.min())}, which stands for none: "
             "this part of the dataset is not labelled, choose another."
         )
-    return found, named
+    return values, named

@@ -12,15 +12,16 @@ import numpy as np
 import torch
 
 from vestige.datasets import bundled, places
+from vestige.datasets.conversion import as_labels
 from vestige.datasets.formats import (
     Pair,
-    joined,
-    naming,
+    load_pairs,
+    name_file_in_errors,
+    open_idx_pair,
     read_cifar10_archive,
     read_cifar10_batches,
-    read_idx_pair,
 )
-from vestige.datasets.own import as_labels, from_tensors, pick_pair
+from vestige.datasets.own import from_tensors, pick_pair
 from vestige.datasets.places import Layout, RemoteFile
 from vestige.errors import BadInput, NotFound
 from vestige.records import Column, Records, TableSpace
@@ -63,12 +64,18 @@ class IdxDataset:
             paths = tuple(places.download(file, target) for file in wanted)
         if paths is None:
             raise NotFound(
-                f"The files of {name} are in none of {places.searched(system)}: pass "
+                f"The files of {name} are in none of {places.searched_folders(system)}: pass "
                 f"download=True to fetch {_megabytes(wanted)}, or put {', '.join(plain)} into a "
                 f"folder {self.folder} in one of these places."
             )
-        pairs = [read_idx_pair(*two) for two in zip(paths[::2], paths[1::2])]
-        return _pictures(pairs, paths[0], class_names=self.class_names, noun=self.noun)
+        pairs = [open_idx_pair(*two) for two in zip(paths[::2], paths[1::2])]
+        if len({x.shape[1:] for x, _ in pairs}) > 1:
+            raise BadInput(
+                f"{paths[0]}: the training and the test pictures differ in size: replace the files "
+                "with good copies of the originals."
+            )
+        pair = load_pairs(pairs, paths[0].parent)
+        return _pictures(pair, paths[0], class_names=self.class_names, noun=self.noun)
 
 
 Checksum = tuple[str, int]
@@ -156,9 +163,9 @@ class Cifar10:
             paths = (places.download(self.remote, places.cache()),)
         if paths is None:
             raise NotFound(
-                f"The files of {name} are in none of {places.searched()}: pass download=True to "
-                f"fetch {_megabytes((self.remote,))}, or put {self.remote.name} into one of these "
-                "folders."
+                f"The files of {name} are in none of {places.searched_folders()}: pass "
+                f"download=True to fetch {_megabytes((self.remote,))}, or put "
+                f"{self.remote.name} into one of these folders."
             )
         if paths[0].suffix == ".npz":
             pair = pick_pair(paths[0], part)
@@ -167,7 +174,7 @@ class Cifar10:
         else:
             pair = read_cifar10_archive(paths[0], batches)
         classes = "airplane automobile bird cat deer dog frog horse ship truck"
-        return _pictures([pair], paths[0], class_names=tuple(classes.split()), noun="picture")
+        return _pictures(pair, paths[0], class_names=tuple(classes.split()), noun="picture")
 
 
 CIFAR10 = Cifar10(
@@ -187,7 +194,7 @@ def _olivetti() -> Records:
         "sklearn.datasets.fetch_olivetti_faces gives",
     )
     names = tuple(f"person {person}" for person in range(1, 41))
-    return _pictures([pick_pair(path, "all")], path, class_names=names, noun="face")
+    return _pictures(pick_pair(path, "all"), path, class_names=names, noun="face")
 
 
 def _location30() -> Records:
@@ -203,7 +210,7 @@ def _location30() -> Records:
     )
     x, y = pick_pair(path, "all")
     if x.ndim != 2 or not np.isin(x, (0, 1)).all():
-        raise BadInput(f"{path} must hold rows of zeros and ones under x: make it anew.")
+        raise BadInput(f"{path} must hold rows of zeros and ones under x: create it again.")
     places_visited = range(1, x.shape[1] + 1)
     space = TableSpace(
         columns=tuple(Column(f"place {n}", categories=("no", "yes")) for n in places_visited),
@@ -211,7 +218,7 @@ def _location30() -> Records:
         noun="user row",
         bounds=(0.0, 1.0),
     )
-    with naming(path):
+    with name_file_in_errors(path):
         return Records(torch.from_numpy(x.astype(np.float32)), as_labels(y), space)
 
 
@@ -257,8 +264,8 @@ def load(name: str, *, part: Part = "all", download: bool = False) -> Records:
         The part as published, where there are parts: ``"train"``, ``"test"`` or ``"all"``. To make
         parts for an audit use ``Records.split``.
     download
-        Whether files that are nowhere to be found may be fetched from where they are published.
-        They are checked against a known SHA-256 before use and kept in the cache.
+        Whether missing files may be downloaded from their publisher into the cache. They are
+        checked against a known SHA-256.
     """
     if part not in get_args(Part):
         raise BadInput(f"A part is one of {', '.join(get_args(Part))}, not {part!r}.")
@@ -282,21 +289,17 @@ def _npz_without_download(name: str, content: str) -> Path:
     paths = places.find([(f"{name}.npz",)], places.folders())
     if paths is None:
         raise NotFound(
-            f"The file {name}.npz is in none of {places.searched()} and cannot be downloaded: make "
-            f"it with numpy.savez, with {content}, and put it into one of these folders."
+            f"The file {name}.npz is in none of {places.searched_folders()} and cannot be "
+            f"downloaded: make it with numpy.savez, with {content}, and put it into one "
+            "of these folders."
         )
     return paths[0]
 
 
-def _pictures(
-    pairs: Sequence[Pair], source: Path, *, class_names: tuple[str, ...], noun: str
-) -> Records:
-    """Put parts together; complaints name the file."""
-    with naming(source):
-        if len({x.shape[1:] for x, _ in pairs}) > 1:
-            raise BadInput("The training and the test pictures differ in size.")
-        x, y = joined(pairs)
-        return from_tensors(x, y, class_names=class_names, noun=noun)
+def _pictures(pair: Pair, source: Path, *, class_names: tuple[str, ...], noun: str) -> Records:
+    """Make records; complaints name the file."""
+    with name_file_in_errors(source):
+        return from_tensors(*pair, class_names=class_names, noun=noun)
 
 
 def _megabytes(files: Sequence[RemoteFile]) -> str:

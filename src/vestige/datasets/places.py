@@ -57,7 +57,7 @@ def find(layouts: Sequence[Layout], among: Sequence[Path]) -> tuple[Path, ...] |
     return None
 
 
-def searched(more: Sequence[Path] = ()) -> str:
+def searched_folders(more: Sequence[Path] = ()) -> str:
     """Name every place that was looked in, for a message."""
     own = "" if os.environ.get("VESTIGE_DATA") else "$VESTIGE_DATA (not set), "
     return own + ", ".join(str(folder) for folder in (*folders(), *more))
@@ -66,8 +66,8 @@ def searched(more: Sequence[Path] = ()) -> str:
 def download(file: RemoteFile, folder: Path) -> Path:
     """Download a file into a folder, unless it is there; return its path.
 
-    It is written under another name, checked, and only then renamed: a file with its own name is
-    complete and correct. Whatever goes wrong, nothing is left behind.
+    It is written under a temporary name, checked and then renamed, so a file with its own name is
+    complete. On failure nothing is left behind.
     """
     path = folder / file.name
     if path.is_file():

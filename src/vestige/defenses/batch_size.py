@@ -4,41 +4,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vestige.bounds.mechanisms import Mechanism, NonPrivate
-from vestige.errors import BadInput
-from vestige.observations import Victim
+from vestige.choices import check_fields
+from vestige.defenses.altering import BaseDefense
+from vestige.interfaces import Victim
 
 
 @dataclass(frozen=True)
-class BatchSize:
+class BatchSize(BaseDefense):
     """The client averages over ``size`` records instead of fewer.
 
-    It changes what a release is made of and not how: a comparison draws batches of this size, and
-    in a single audit the same is said as ``batch_size``.
+    A comparison draws batches of this size; in a single audit, set ``batch_size`` instead.
     """
 
     size: int
 
     name = "Batch size"
+    why = "a mean over more records has no guarantee"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.size, int) or self.size < 1:
-            raise BadInput(f"A batch size is a whole number of at least 1, not {self.size!r}.")
-
-    @property
-    def strength(self) -> float:
-        """The number of records."""
-        return float(self.size)
-
-    @property
-    def setting(self) -> str:
-        """The number of records in words."""
-        return f"{self.size}"
-
-    @property
-    def mechanism(self) -> Mechanism:
-        """None."""
-        return NonPrivate("a mean over more records has no guarantee")
+        check_fields(self, counts=("size",))
 
     def records(self, batch_size: int) -> int:
         """Its own size, whatever the client held before."""

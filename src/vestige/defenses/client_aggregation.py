@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vestige.bounds.mechanisms import Mechanism, NonPrivate
+from vestige.choices import check_fields
+from vestige.defenses.altering import BaseDefense
 from vestige.defenses.defended_victims import AggregatedClients
 from vestige.errors import BadInput
-from vestige.observations import GradientRelease, UpdateRelease, Victim
+from vestige.interfaces import GradientRelease, UpdateRelease, Victim
 
 
 @dataclass(frozen=True)
-class ClientAggregation:
+class ClientAggregation(BaseDefense):
     """The server sees the mean over ``clients`` clients and nothing of one alone.
 
     Bonawitz et al. 2017, "Practical Secure Aggregation". All their records are then one batch to
@@ -21,25 +22,10 @@ class ClientAggregation:
     clients: int
 
     name = "Sum over clients"
+    why = "a sum over clients without noise has no guarantee"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.clients, int) or self.clients < 1:
-            raise BadInput(f"Clients are a whole number of at least 1, not {self.clients!r}.")
-
-    @property
-    def strength(self) -> float:
-        """The number of clients."""
-        return float(self.clients)
-
-    @property
-    def setting(self) -> str:
-        """The number of clients in words."""
-        return f"{self.clients}"
-
-    @property
-    def mechanism(self) -> Mechanism:
-        """None."""
-        return NonPrivate("a sum over clients without noise has no guarantee")
+        check_fields(self, counts=("clients",))
 
     def records(self, batch_size: int) -> int:
         """Those of all clients."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vestige.bounds.mechanisms import Mechanism, NonPrivate, has_guarantee
-from vestige.defenses.defense import Defense
+from vestige.choices import check_fields
 from vestige.errors import BadInput
-from vestige.observations import Victim
+from vestige.interfaces import Defense, Victim
+from vestige.mechanisms import Mechanism, NonPrivate, has_guarantee
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,7 @@ class Combined:
     varied: int = 0
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if len(self.parts) < 2 or not all(isinstance(part, Defense) for part in self.parts):
             raise BadInput("A combination has at least two defences: Combined((first, second)).")
         if not 0 <= self.varied < len(self.parts):
@@ -32,6 +33,11 @@ class Combined:
     def strength(self) -> float:
         """That of the varied part."""
         return self.parts[self.varied].strength
+
+    @property
+    def ordering(self) -> float:
+        """That of the varied part."""
+        return self.parts[self.varied].ordering
 
     @property
     def setting(self) -> str:

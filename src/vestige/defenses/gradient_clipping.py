@@ -8,104 +8,84 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
-from vestige.alterations import ClientMemory, Reading, blurred
-from vestige.bounds.mechanisms import Mechanism, NonPrivate
-from vestige.defenses.defended_victims import rebuilt
-from vestige.defenses.defense import Altering
+from vestige.bounds.errors.release_defense import ReleaseDefense
+from vestige.choices import check_fields
+from vestige.defenses.altering import Altering, BaseDefense
+from vestige.defenses.defended_victims import rebuild
 from vestige.errors import BadInput
-from vestige.observations import Victim
-from vestige.private_steps import ClippedNoise
+from vestige.interfaces import Victim
+from vestige.simulation.alterations import ClientMemory, Reading, mark_uncertain
+from vestige.simulation.dp_sgd import ClippedNoise, clipping_factors
 
 
 @dataclass(frozen=True)
-class GradientClipping(Altering):
+class _Clipping(BaseDefense):
+    """What both kinds of clipping share: a norm, of which a smaller one protects more."""
+
+    norm: float
+
+    why = "clipping without noise hides nothing"
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if not 0 < self.norm < math.inf:
+            raise BadInput(f"A clipping norm is positive and finite, not {self.norm!r}.")
+
+    @property
+    def ordering(self) -> float:
+        """A smaller norm protects more."""
+        return -self.norm
+
+    @property
+    def setting(self) -> str:
+        """The norm in words."""
+        return f"norm {self.norm:g}"
+
+
+@dataclass(frozen=True)
+class GradientClipping(_Clipping, Altering):
     """Scales the whole gradient down to ``norm`` where it is longer.
 
     The direction stays, so an attack on directions sees no difference; a reader who compares
     lengths clips its candidates' gradients too.
     """
 
-    norm: float
-
     name = "Clipping"
 
-    def __post_init__(self) -> None:
-        _check_norm(self.norm)
-
     @property
-    def strength(self) -> float:
-        """The norm: smaller is stronger."""
-        return self.norm
-
-    @property
-    def setting(self) -> str:
-        """The norm in words."""
-        return f"norm {self.norm:g}"
-
-    @property
-    def why(self) -> str:
-        """Why no guarantee comes with it."""
-        return "clipping without noise hides nothing"
+    def error_bound(self) -> ReleaseDefense:
+        """Clipping is in ``expected``: the bounds take its slopes from there."""
+        return ReleaseDefense()
 
     def sent(
-        self,
-        gradient: Tensor,
-        sizes: Sequence[int],
-        *,
-        generator: torch.Generator,
-        memory: ClientMemory,
+        self, gradient: Tensor, sizes: Sequence[int], *, generator: Generator, memory: ClientMemory
     ) -> Tensor:
         """Send the clipped gradient."""
         return self.expected(gradient, sizes)
 
     def expected(self, gradient: Tensor, sizes: Sequence[int]) -> Tensor:
         """Clip a candidate's gradient in the same way."""
-        length = torch.linalg.vector_norm(gradient).clamp_min(1e-30)
-        return gradient * (self.norm / length).clamp(max=1.0)
+        return gradient * clipping_factors(torch.linalg.vector_norm(gradient), self.norm)
 
     def carried(self, earlier: Reading, released: Tensor) -> Reading:
-        """Noise is scaled down too, by nobody knows how much: at least to what the norm allows."""
+        """Noise is scaled down by an unknown factor: at least to what the norm allows."""
         most = self.norm / max(len(released), 1) ** 0.5
         smaller = torch.as_tensor(earlier.deviation).clamp(max=most)
         deviation = float(smaller) if smaller.dim() == 0 else smaller
-        return blurred(replace(earlier, deviation=deviation))
+        return mark_uncertain(replace(earlier, deviation=deviation))
 
 
 @dataclass(frozen=True)
-class RecordClipping:
+class RecordClipping(_Clipping):
     """Clips the gradient of every record to ``norm`` before they are added; no noise.
 
     The first half of DP-SGD (Abadi et al. 2016). The network runs in eval mode, because batch norm
     would mix records. Attackers clip each candidate's gradient too.
     """
 
-    norm: float
-
     name = "Clipping of records"
-
-    def __post_init__(self) -> None:
-        _check_norm(self.norm)
-
-    @property
-    def strength(self) -> float:
-        """The norm: smaller is stronger."""
-        return self.norm
-
-    @property
-    def setting(self) -> str:
-        """The norm in words."""
-        return f"norm {self.norm:g}"
-
-    @property
-    def mechanism(self) -> Mechanism:
-        """None."""
-        return NonPrivate("clipping without noise hides nothing")
-
-    def records(self, batch_size: int) -> int:
-        """As many as the client holds."""
-        return batch_size
 
     def __call__(self, victim: Victim) -> Victim:
         """Return the victim that clips every record."""
@@ -125,9 +105,4 @@ def clipping(victim: Victim, private: ClippedNoise) -> Victim:
             raise BadInput("The victim clips its records already: give the defence once.")
         return replace(inner, private=private)
 
-    return rebuilt(victim, change)
-
-
-def _check_norm(norm: float) -> None:
-    if not 0 < norm < math.inf:
-        raise BadInput(f"A clipping norm is positive and finite, not {norm!r}.")
+    return rebuild(victim, change)

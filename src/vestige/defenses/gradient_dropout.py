@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
-from vestige.alterations import ClientMemory, Reading
-from vestige.defenses.defense import Altering
+from vestige.bounds.errors.release_defense import ReleaseDefense
+from vestige.choices import check_fields
+from vestige.defenses.altering import Altering
 from vestige.errors import BadInput
+from vestige.simulation.alterations import ClientMemory, Reading
 
 
 @dataclass(frozen=True)
@@ -23,33 +25,25 @@ class GradientDropout(Altering):
     rate: float
 
     name = "Dropout"
+    why = "dropout is a heuristic"
     random = True
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if not 0 <= self.rate < 1:
             raise BadInput(f"A dropout rate lies in [0, 1), not at {self.rate!r}.")
 
     @property
-    def strength(self) -> float:
-        """The share that is dropped."""
-        return self.rate
-
-    @property
-    def setting(self) -> str:
-        """The rate in words."""
-        return f"{self.rate:g}"
+    def error_bound(self) -> ReleaseDefense:
+        """Dropout by a mask that the attacker sees."""
+        return ReleaseDefense(dropout=self.rate)
 
     def sent(
-        self,
-        gradient: Tensor,
-        sizes: Sequence[int],
-        *,
-        generator: torch.Generator,
-        memory: ClientMemory,
+        self, gradient: Tensor, sizes: Sequence[int], *, generator: Generator, memory: ClientMemory
     ) -> Tensor:
         """Send the entries that a random mask leaves."""
-        kept = torch.rand(gradient.shape, generator=generator) >= self.rate
-        return gradient * kept.to(gradient) / (1 - self.rate)
+        mask = torch.rand(gradient.shape, generator=generator) >= self.rate
+        return gradient * mask.to(gradient) / (1 - self.rate)
 
     def expected(self, gradient: Tensor, sizes: Sequence[int]) -> Tensor:
         """Entries that were kept are larger than those of the gradient."""

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
-from vestige.alterations import ClientMemory, Reading
-from vestige.defenses.defense import Altering
+from vestige.bounds.errors.release_defense import ReleaseDefense
+from vestige.choices import check_fields
+from vestige.defenses.altering import Altering
 from vestige.errors import BadInput
+from vestige.simulation.alterations import ClientMemory, Reading
 
 OUTSTANDING = 4.0
 """Deviations of the noise beyond which an entry is more than noise."""
@@ -28,9 +30,11 @@ class GradientNoise(Altering):
     deviation: float
 
     name = "Noise"
+    why = "noise without clipping bounds no record's influence"
     random = True
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if not 0 < self.deviation < math.inf:
             raise BadInput(
                 f"The deviation of gradient noise is positive and finite, not {self.deviation!r}: "
@@ -38,27 +42,17 @@ class GradientNoise(Altering):
             )
 
     @property
-    def strength(self) -> float:
-        """The deviation."""
-        return self.deviation
-
-    @property
     def setting(self) -> str:
         """The deviation in words."""
         return f"σ {self.deviation:g}"
 
     @property
-    def why(self) -> str:
-        """Why no guarantee comes with it."""
-        return "noise without clipping bounds no record's influence"
+    def error_bound(self) -> ReleaseDefense:
+        """Noise is read from the release: nothing else is done."""
+        return ReleaseDefense()
 
     def sent(
-        self,
-        gradient: Tensor,
-        sizes: Sequence[int],
-        *,
-        generator: torch.Generator,
-        memory: ClientMemory,
+        self, gradient: Tensor, sizes: Sequence[int], *, generator: Generator, memory: ClientMemory
     ) -> Tensor:
         """Send the gradient with noise."""
         noise = torch.randn(gradient.shape, generator=generator, dtype=gradient.dtype)

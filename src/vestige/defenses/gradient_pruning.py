@@ -7,20 +7,35 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
-from vestige.alterations import ClientMemory, Reading, blurred
-from vestige.defenses.defended_victims import altered
-from vestige.defenses.defense import Altering
+from vestige.bounds.errors.release_defense import ReleaseDefense
+from vestige.choices import check_fields
+from vestige.defenses.altering import Altering
+from vestige.defenses.defended_victims import alter_victim
 from vestige.errors import BadInput
-from vestige.observations import Victim
+from vestige.interfaces import Victim
 from vestige.records import Records
+from vestige.simulation.alterations import ClientMemory, Reading, mark_uncertain
 
 Scope = Literal["all", "tensor"]
 
 
 @dataclass(frozen=True)
-class GradientPruning(Altering):
+class _LargestEntries(Altering):
+    """What both share: the largest entries alone are sent."""
+
+    def reading(self, released: Tensor, sizes: Sequence[int]) -> Reading:
+        """Entries that are not zero were sent."""
+        return Reading(kept=released != 0)
+
+    def carried(self, earlier: Reading, released: Tensor) -> Reading:
+        """Entries that noise made large are left more often, so its size is known about."""
+        return mark_uncertain(earlier)
+
+
+@dataclass(frozen=True)
+class GradientPruning(_LargestEntries):
     """Sends the largest entries only; a share ``rate`` of them is set to zero.
 
     Zhu, Liu and Han 2019, §5.2; Liu, Wang, Chen and Lei 2025. ``scope`` says among which entries
@@ -32,49 +47,33 @@ class GradientPruning(Altering):
     scope: Scope = "all"
 
     name = "Pruning"
+    why = "pruning is a heuristic"
 
     def __post_init__(self) -> None:
-        _check_rate(self.rate, "pruning")
-        _check_scope(self.scope)
+        check_fields(self)
+        if not 0 <= self.rate < 1:
+            raise BadInput(f"A pruning rate lies in [0, 1), not at {self.rate!r}.")
 
     @property
-    def strength(self) -> float:
-        """The share that is set to zero."""
-        return self.rate
-
-    @property
-    def setting(self) -> str:
-        """The rate in words."""
-        return f"{self.rate:g}"
+    def error_bound(self) -> ReleaseDefense:
+        """Pruning of the smallest values."""
+        return ReleaseDefense(pruned_share=self.rate)
 
     def sent(
-        self,
-        gradient: Tensor,
-        sizes: Sequence[int],
-        *,
-        generator: torch.Generator,
-        memory: ClientMemory,
+        self, gradient: Tensor, sizes: Sequence[int], *, generator: Generator, memory: ClientMemory
     ) -> Tensor:
         """Send the largest entries."""
         return gradient * largest(gradient, sizes, 1 - self.rate, self.scope)
 
-    def reading(self, released: Tensor, sizes: Sequence[int]) -> Reading:
-        """Entries that are not zero were kept."""
-        return Reading(kept=released != 0)
-
-    def carried(self, earlier: Reading, released: Tensor) -> Reading:
-        """Entries that noise made large are left more often, so its size is known about."""
-        return blurred(earlier)
-
 
 @dataclass(frozen=True)
-class TopKSparsification(Altering):
+class TopKSparsification(_LargestEntries):
     """Sends a share ``kept`` of the entries, the largest, and remembers the rest for next time.
 
     Stich, Cordonnier and Jaggi 2018, "Sparsified SGD with Memory", Algorithm 1 (error feedback).
     What is sent is then a sum over rounds. ``rounds`` says how many the client has sent before the
     audited one, on batches of ``earlier``; without them its memory is empty and the release is
-    that of :class:`GradientPruning`. Nobody else knows the memory.
+    that of :class:`GradientPruning`. The attacker does not know the memory.
     """
 
     kept: float
@@ -83,11 +82,12 @@ class TopKSparsification(Altering):
     earlier: Records | None = field(default=None, compare=False, repr=False)
 
     name = "Top-k with error feedback"
+    why = "top-k with error feedback is a heuristic"
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if not 0 < self.kept <= 1:
             raise BadInput(f"The share of entries that are sent lies in (0, 1], not {self.kept!r}.")
-        _check_scope(self.scope)
         if self.rounds < 0 or (self.rounds > 0) != (self.earlier is not None):
             raise BadInput(
                 "Earlier rounds need records that they were made of: give rounds ≥ 1 and earlier "
@@ -111,29 +111,21 @@ class TopKSparsification(Altering):
 
     def __call__(self, victim: Victim) -> Victim:
         """Return the victim that sends its largest entries."""
-        return altered(victim, self, earlier=self.earlier, rounds=self.rounds)
+        return alter_victim(victim, self, earlier=self.earlier, rounds=self.rounds)
+
+    @property
+    def error_bound(self) -> ReleaseDefense:
+        """Pruning of the smallest values."""
+        return ReleaseDefense(pruned_share=1 - self.kept)
 
     def sent(
-        self,
-        gradient: Tensor,
-        sizes: Sequence[int],
-        *,
-        generator: torch.Generator,
-        memory: ClientMemory,
+        self, gradient: Tensor, sizes: Sequence[int], *, generator: Generator, memory: ClientMemory
     ) -> Tensor:
         """Send the largest entries of gradient and memory; remember the others."""
         total = gradient if memory.residual is None else gradient + memory.residual
         chosen = total * largest(total, sizes, self.kept, self.scope)
         memory.residual = total - chosen
         return chosen
-
-    def reading(self, released: Tensor, sizes: Sequence[int]) -> Reading:
-        """Entries that are not zero were sent."""
-        return Reading(kept=released != 0)
-
-    def carried(self, earlier: Reading, released: Tensor) -> Reading:
-        """Entries that noise made large are left more often, so its size is known about."""
-        return blurred(earlier)
 
 
 def largest(gradient: Tensor, sizes: Sequence[int], share: float, scope: Scope) -> Tensor:
@@ -147,13 +139,3 @@ def largest(gradient: Tensor, sizes: Sequence[int], share: float, scope: Scope) 
     chosen = torch.zeros_like(gradient, dtype=torch.bool)
     chosen[gradient.abs().topk(count).indices] = True
     return chosen
-
-
-def _check_rate(rate: float, noun: str) -> None:
-    if not 0 <= rate < 1:
-        raise BadInput(f"A {noun} rate lies in [0, 1), not at {rate!r}.")
-
-
-def _check_scope(scope: str) -> None:
-    if scope not in ("all", "tensor"):
-        raise BadInput(f"The scope of pruning is 'all' or 'tensor', not {scope!r}.")

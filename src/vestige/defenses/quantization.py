@@ -6,18 +6,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
-from vestige.alterations import ClientMemory, Reading, blurred
-from vestige.defenses.defense import Altering
+from vestige.bounds.errors.release_defense import ReleaseDefense
+from vestige.choices import check_fields
+from vestige.defenses.altering import Altering
 from vestige.errors import BadInput
+from vestige.simulation.alterations import ClientMemory, Reading, mark_uncertain
 
 SOFTNESS = 0.3
 """Width of the smooth stand-in for a sign, as a share of the tensor's mean size."""
 
 
 @dataclass(frozen=True)
-class GradientSign(Altering):
+class _Rounding(Altering):
+    """What all share: rounding."""
+
+    @property
+    def error_bound(self) -> ReleaseDefense:
+        """Rounding."""
+        return ReleaseDefense(quantized=True)
+
+
+@dataclass(frozen=True)
+class GradientSign(_Rounding):
     """Sends the sign of each entry, times the mean size of its tensor's entries.
 
     Bernstein et al. 2018, signSGD; the size as in Karimireddy et al. 2019. A sign has no slope, so
@@ -25,16 +37,10 @@ class GradientSign(Altering):
     """
 
     name = "Sign"
-    strength = 1.0
-    setting = ""
+    why = "sign is a heuristic"
 
     def sent(
-        self,
-        gradient: Tensor,
-        sizes: Sequence[int],
-        *,
-        generator: torch.Generator,
-        memory: ClientMemory,
+        self, gradient: Tensor, sizes: Sequence[int], *, generator: Generator, memory: ClientMemory
     ) -> Tensor:
         """Send signs and one size for each tensor."""
         pieces = gradient.split(list(sizes))
@@ -42,19 +48,19 @@ class GradientSign(Altering):
 
     def expected(self, gradient: Tensor, sizes: Sequence[int]) -> Tensor:
         """A smooth stand-in for the signs."""
-        found = []
+        pieces = []
         for piece in gradient.split(list(sizes)):
             size = piece.abs().mean().clamp_min(1e-30)
-            found.append(torch.tanh(piece / (SOFTNESS * size)) * size)
-        return torch.cat(found)
+            pieces.append(torch.tanh(piece / (SOFTNESS * size)) * size)
+        return torch.cat(pieces)
 
     def carried(self, earlier: Reading, released: Tensor) -> Reading:
         """Noise has turned signs and is no addition any more."""
-        return blurred(earlier)
+        return mark_uncertain(earlier)
 
 
 @dataclass(frozen=True)
-class GradientQuantization(Altering):
+class GradientQuantization(_Rounding):
     """Rounds each tensor to a grid of ``bits`` bits between minus and plus its largest size.
 
     Alistarh et al. 2017, QSGD: with ``stochastic`` the rounding is random and right on average,
@@ -65,12 +71,14 @@ class GradientQuantization(Altering):
     stochastic: bool = True
 
     name = "Quantisation"
+    why = "quantisation is a heuristic"
 
     def __post_init__(self) -> None:
         if not isinstance(self.bits, int) or not 2 <= self.bits <= 16:
             raise BadInput(
                 f"Quantisation takes 2 … 16 bits, not {self.bits!r}: say GradientSign() for one."
             )
+        check_fields(self)
 
     @property
     def random(self) -> bool:
@@ -78,9 +86,9 @@ class GradientQuantization(Altering):
         return self.stochastic
 
     @property
-    def strength(self) -> float:
-        """The number of bits: fewer is stronger."""
-        return float(self.bits)
+    def ordering(self) -> float:
+        """Fewer bits protect more."""
+        return -float(self.bits)
 
     @property
     def setting(self) -> str:
@@ -93,22 +101,17 @@ class GradientQuantization(Altering):
         return 2 ** (self.bits - 1) - 1
 
     def sent(
-        self,
-        gradient: Tensor,
-        sizes: Sequence[int],
-        *,
-        generator: torch.Generator,
-        memory: ClientMemory,
+        self, gradient: Tensor, sizes: Sequence[int], *, generator: Generator, memory: ClientMemory
     ) -> Tensor:
         """Send the gradient on the grid."""
-        found = []
+        pieces = []
         for piece in gradient.split(list(sizes)):
             step = piece.abs().max().clamp_min(1e-30) / self.points
             shift = (
                 torch.rand(piece.shape, generator=generator).to(piece) if self.stochastic else 0.5
             )
-            found.append(torch.floor(piece / step + shift).clamp(-self.points, self.points) * step)
-        return torch.cat(found)
+            pieces.append(torch.floor(piece / step + shift).clamp(-self.points, self.points) * step)
+        return torch.cat(pieces)
 
     def reading(self, released: Tensor, sizes: Sequence[int]) -> Reading:
         """The size of rounding, tensor by tensor (see ``_rounding``)."""
@@ -130,20 +133,19 @@ class GradientQuantization(Altering):
 
 
 @dataclass(frozen=True)
-class HalfPrecision(Altering):
+class HalfPrecision(_Rounding):
     """Sends 16-bit floating-point numbers, as mixed-precision training does."""
 
     name = "Half precision"
-    strength = 16.0
-    setting = ""
+    why = "half precision is a heuristic"
+
+    @property
+    def strength(self) -> float:
+        """The number of bits."""
+        return 16.0
 
     def sent(
-        self,
-        gradient: Tensor,
-        sizes: Sequence[int],
-        *,
-        generator: torch.Generator,
-        memory: ClientMemory,
+        self, gradient: Tensor, sizes: Sequence[int], *, generator: Generator, memory: ClientMemory
     ) -> Tensor:
         """Send rounded numbers; an overflow is refused."""
         rounded = gradient.half()

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from vestige.bounds.mechanisms import Mechanism, NonPrivate
-from vestige.observations import Victim
+from vestige.defenses.altering import BaseDefense
+
+if TYPE_CHECKING:
+    from vestige.interfaces import Victim
 
 
 @dataclass(frozen=True)
-class Undefended:
+class Undefended(BaseDefense):
     """Leaves the victim as it is."""
 
     name = "No defence"
-    strength = 0.0
-    setting = ""
+    why = "the gradient leaves as it was computed"
 
     @property
-    def mechanism(self) -> Mechanism:
+    def strength(self) -> float:
         """None."""
-        return NonPrivate("the gradient leaves as it was computed")
-
-    def records(self, batch_size: int) -> int:
-        """As many as the client holds."""
-        return batch_size
+        return 0.0
 
     def __call__(self, victim: Victim) -> Victim:
         """Return the victim."""

@@ -11,16 +11,13 @@ from vestige.engines.units import Finished, Report, Unit, Work, Workers
 
 @dataclass(frozen=True)
 class InProcess:
-    """Runs units here: nothing is sent anywhere, and exceptions rise where they occur."""
+    """Runs units in this process; exceptions are raised where they occur."""
 
-    @property
-    def here(self) -> bool:
-        """Whether work runs in this process."""
-        return True
+    here = True
 
     @contextmanager
-    def employed(self, work: Work) -> Iterator[Workers]:
-        """One worker, which is this process."""
+    def worker_pool(self, work: Work) -> Iterator[Workers]:
+        """A pool of one worker: this process."""
         yield _ThisProcess(work)
 
 

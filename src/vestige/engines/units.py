@@ -1,8 +1,7 @@
 """Units of work, and the one loop through which every engine runs them.
 
-A unit is named by what is to be done, and its result is bytes: the content of a file, so that
-nothing has to be unpickled to know it. Units may be done in any order and more than once; their
-results are handed out once each.
+The result of a unit is the content of a file, so that nothing has to be unpickled. Units may run in
+any order and more than once; each result is returned once.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from typing import Protocol
 from vestige.errors import VestigeError
 
 MOST_LOST = 3
-"""Workers that a unit may end before it is held to be the reason."""
+"""Workers that may die on a unit before the unit is blamed."""
 
 MOST_LOST_BLAMELESSLY = 20
-"""The same for workers that went with their whole machine, which is seldom a unit's doing."""
+"""The same for workers whose whole machine was lost, which is rarely the unit's fault."""
 
 Work = Callable[[int], bytes]
-"""What units are units of: the number of one → its result."""
+"""The number of a unit → its result."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ class Finished:
 
 @dataclass(frozen=True)
 class Raised:
-    """A unit and the exception that it ended with."""
+    """A unit and the exception that it raised."""
 
     unit: Unit
     error: BaseException
@@ -52,7 +51,7 @@ class Raised:
 
 @dataclass(frozen=True)
 class Lost:
-    """A unit whose worker ended before it did; ``blameless`` if its machine went too."""
+    """A unit whose worker died; ``blameless`` if its machine was lost too."""
 
     unit: Unit
     how: str
@@ -63,36 +62,36 @@ Report = Finished | Raised | Lost
 
 
 class WorkerLost(VestigeError):
-    """A unit ended every worker that it was given to."""
+    """A unit killed every worker that ran it."""
 
 
 class Workers(Protocol):
-    """Those who do some work. All of this is called from one thread."""
+    """A pool of workers; called from one thread."""
 
     @property
     def capacity(self) -> int:
-        """Units that may be under way at a time, those included that wait for a worker."""
+        """Units that may run or wait for a worker at a time."""
         ...
 
     def start(self, unit: Unit) -> None:
-        """Give out a unit."""
+        """Submit a unit."""
         ...
 
     def report(self) -> Report:
-        """Wait for the next unit that ends, in one way or another."""
+        """Wait for the next unit that ends."""
         ...
 
 
 class Engine(Protocol):
-    """Somewhere to run work; ``here`` if that is this process, where every step can be watched."""
+    """Where work runs; ``here`` if that is this process, which can report every step."""
 
     @property
     def here(self) -> bool:
         """Whether work runs in this process."""
         ...
 
-    def employed(self, work: Work) -> AbstractContextManager[Workers]:
-        """Workers for some work; they are stopped, whatever they do, when the block ends."""
+    def worker_pool(self, work: Work) -> AbstractContextManager[Workers]:
+        """Start a pool of workers for some work; they are stopped when the block ends."""
         ...
 
 
@@ -107,12 +106,12 @@ def results(
     """
     order = list(dict.fromkeys(units))
     if order:
-        with engine.employed(work) as workers:
+        with engine.worker_pool(work) as workers:
             yield from _Loop(order, workers, in_order).results()
 
 
 class _Loop:
-    """The state of a loop: which units are under way, and what waits for its turn."""
+    """Units under way and results that wait for their turn."""
 
     def __init__(self, order: list[Unit], workers: Workers, in_order: bool) -> None:
         self.order, self.workers, self.in_order = order, workers, in_order
@@ -152,7 +151,7 @@ class _Loop:
         return self.places[report.unit]
 
     def _start(self) -> None:
-        """Give out as many units as fit; none after a failure."""
+        """Submit as many units as fit; none after a failure."""
         while self.failure is None and self.begun < len(self.order):
             capacity = self.workers.capacity
             # In order, a slow unit holds the others back: what waits for it stays in memory.
@@ -173,13 +172,13 @@ class _Loop:
             raise self.failure.error
 
     def _again(self, loss: Lost) -> None:
-        """Give a lost worker's unit to another one, or say that it ends all of them."""
+        """Resubmit the unit of a lost worker, unless it has lost too many."""
         self.lost[loss.unit, loss.blameless] += 1
         count = self.lost[loss.unit, loss.blameless]
         if count >= (MOST_LOST_BLAMELESSLY if loss.blameless else MOST_LOST):
             raise WorkerLost(
-                f"Unit {loss.unit.number + 1} ended {count} workers, the last one by {loss.how}: "
-                "give it more memory by fewer workers, or run it in this process to see why."
+                f"Unit {loss.unit.number + 1} lost {count} workers, the last one by {loss.how}: "
+                "use fewer workers so that each has more memory, or run in this process to see why."
             )
         if self.failure is not None and self.places[loss.unit] > self._place(self.failure):
             self.under_way.discard(loss.unit)

@@ -1,7 +1,6 @@
-"""A worker of :class:`vestige.engines.LocalProcesses`: reads units from a pipe, answers on another.
+"""A worker of :class:`vestige.engines.LocalProcesses`: reads units from a pipe, replies on another.
 
-The first message is the parcel with the work, every other one the number of a unit. Torch is
-imported when the work is.
+The first message is the work, every other one the number of a unit.
 """
 
 from __future__ import annotations
@@ -12,16 +11,16 @@ import signal
 import sys
 import threading
 
-from vestige.engines.shipping import receive, reply, send, unpacked
+from vestige.engines.shipping import receive, reply, send, unpack_work
 from vestige.engines.units import Work
 
 
 def main() -> None:
-    """Do units until the driver is gone."""
-    # Ctrl-C is the driver's to hear: it says what is kept, and ends the workers.
+    """Run units until the driver is gone."""
+    # The driver handles Ctrl-C: it reports what is kept and stops the workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what the user's code prints must not get among the answers
+    os.dup2(2, 1)  # output of the user's code must not mix with replies
     messages: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(messages,), daemon=True).start()
     work = _Unpacking(messages.get())
@@ -30,20 +29,20 @@ def main() -> None:
 
 
 class _Unpacking:
-    """Work that is unpacked with its first unit, so that what goes wrong there is answered."""
+    """Work that is deserialized with its first unit, so that errors there are reported."""
 
     def __init__(self, parcel: bytes) -> None:
         self._parcel, self._work = parcel, None
 
     def __call__(self, number: int) -> bytes:
         if self._work is None:
-            self._work: Work | None = unpacked(self._parcel)
+            self._work: Work | None = unpack_work(self._parcel)
             self._parcel = b""
         return self._work(number)
 
 
 def _listen(messages: queue.SimpleQueue[bytes]) -> None:
-    """Hand on what the driver sends; without a driver no unit is worth finishing."""
+    """Queue messages of the driver; exit when it is gone."""
     try:
         while True:
             messages.put(receive(sys.stdin.buffer))

@@ -1,9 +1,9 @@
-"""Captured steps of a private training: what is known of each, on disk and against an attack.
+"""Captured steps of a private training: files, and input for an inversion.
 
 A folder holds ``mechanism.json`` (what ``vestige bounds --mechanism`` reads) and, for each step,
 ``step-000001.gradient.safetensors`` and ``step-000001.weights.safetensors`` (what ``vestige
-invert`` and its ``--weights`` read). The weights are written first: a step whose gradient is there
-is whole.
+invert`` and its ``--weights`` read). The weights are written first: a step whose gradient exists
+is complete.
 """
 
 from __future__ import annotations
@@ -20,22 +20,20 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor, nn
 
 from vestige.archive import load_observation, save_observation
-from vestige.bounds.mechanisms import Mechanism, mechanism_from_json, mechanism_to_json
 from vestige.errors import BadInput, Conflict, NotFound
-from vestige.files import (
-    explained,
-    read_document,
-    read_safetensors,
-    tensor_bytes,
-    write_atomically,
-)
-from vestige.observations import GradientRelease, Observation, Public
-from vestige.private_steps import ClippedNoise
+from vestige.files import explain_errors, read_document, read_safetensors, save, tensor_bytes
+from vestige.interfaces import GradientRelease, Observation, Public
+from vestige.mechanisms import Mechanism, mechanism_from_json, mechanism_to_json
 from vestige.records import Prior
-from vestige.simulation import Loss, Normalization, Reduction, Simulator, cross_entropy
+from vestige.simulation.dp_sgd import ClippedNoise
+from vestige.simulation.gradient import GradientSimulator
+from vestige.simulation.local_training import Normalization
+from vestige.simulation.losses import Loss, cross_entropy
+from vestige.simulation.simulator import Reduction
 
 _MECHANISM = "mechanism.json"
 _FACTS = "vestige-captured-step"
+_TAKEN = re.compile(r"mechanism\.json|step-\d{6,}\.gradient\.safetensors")
 _GRADIENT = re.compile(r"step-(\d{6,})\.gradient\.safetensors")
 
 
@@ -60,7 +58,7 @@ class CapturedStep:
     @property
     def noise_deviation(self) -> float:
         """Standard deviation of the noise in every number of the released gradient."""
-        deviation = self.private.noise_multiplier * self.private.clipping_norm
+        deviation = self.private.deviation
         return deviation / self.expected_batch_size if self.reduction == "mean" else deviation
 
     def public(
@@ -71,21 +69,13 @@ class CapturedStep:
         loss: Loss = cross_entropy,
         normalization: Normalization | None = None,
     ) -> Public:
-        """What ``vestige.invert`` takes beside the observation: the step, replayed but for noise.
+        """What ``vestige.invert`` takes beside the observation: the step without its noise.
 
         ``model`` is the one that was trained, as it was before Opacus wrapped it, with any weights.
         """
-        network = copy.deepcopy(model)
-        try:
-            network.load_state_dict(dict(self.weights))
-        except RuntimeError as error:
-            said = str(error).splitlines()[-1].strip().rstrip(".")
-            raise BadInput(
-                f"The weights of step {self.number} do not fit the model ({said[:200]}): give the "
-                "model that was trained, as it was before Opacus wrapped it."
-            ) from error
-        simulator = Simulator(
-            network, loss, self.reduction, "train", normalization, clipped_noise=self.private
+        network = with_weights(model, self.weights, f"step {self.number}")
+        simulator = GradientSimulator(
+            network, loss, self.reduction, "train", normalization, self.private
         )
         return Public(simulator, prior, reads=GradientRelease)
 
@@ -103,7 +93,7 @@ class CapturedRun:
         """Read one captured step."""
         if number not in self.numbers:
             raise NotFound(
-                f"Step {number} was not captured, {listed(self.numbers)} were: give one of them."
+                f"Step {number} was not captured: choose from {format_numbers(self.numbers)}."
             )
         return read_step(self.folder, number)
 
@@ -135,26 +125,40 @@ def load_captured_run(folder: str | Path) -> CapturedRun:
         raise NotFound(
             f"{folder} holds no readable {_MECHANISM}: give a folder that a capture was saved to."
         ) from error
-    return CapturedRun(folder, mechanism_from_json(text), captured_numbers(folder))
+    return CapturedRun(folder, mechanism_from_json(text), step_numbers(folder))
 
 
-def captured_numbers(folder: Path) -> tuple[int, ...]:
+def step_numbers(folder: Path) -> tuple[int, ...]:
     """The steps whose gradients a folder holds, in order."""
-    found = (_GRADIENT.fullmatch(name) for name in os.listdir(folder))
-    return tuple(sorted(int(match[1]) for match in found if match))
+    matches = (_GRADIENT.fullmatch(name) for name in os.listdir(folder))
+    return tuple(sorted(int(match[1]) for match in matches if match))
 
 
-def prepare_folder(folder: Path) -> None:
-    """Make a private folder for a capture; one that holds a capture is left as it is."""
-    with explained(folder):
+def prepare_folder(folder: Path, taken: re.Pattern[str] = _TAKEN) -> None:
+    """Create a private folder for a capture; refuse one with files of a capture (``taken``)."""
+    with explain_errors(folder):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        taken = (folder / _MECHANISM).exists() or captured_numbers(folder)
-    if taken:
-        raise Conflict(f"{folder} holds a capture already: name a new folder.")
+        names = os.listdir(folder)
+    if any(taken.fullmatch(name) for name in names):
+        raise Conflict(f"{folder} holds a capture already: choose a new folder.")
+
+
+def with_weights(model: nn.Module, weights: Mapping[str, Tensor], source: str) -> nn.Module:
+    """A copy of the model with captured weights; ``source`` names them in errors."""
+    network = copy.deepcopy(model)
+    try:
+        network.load_state_dict(dict(weights))
+    except RuntimeError as error:
+        reason = str(error).splitlines()[-1].strip().rstrip(".")
+        raise BadInput(
+            f"The weights of {source} do not fit the model ({reason[:200]}): give the model that "
+            "was trained, as it was before Opacus or Flower wrapped it."
+        ) from error
+    return network
 
 
 def write_step(step: CapturedStep, folder: Path) -> None:
-    """Write one step, whole or not at all."""
+    """Write one step."""
     facts = _Facts(
         number=step.number,
         clipping_norm=step.private.clipping_norm,
@@ -164,15 +168,13 @@ def write_step(step: CapturedStep, folder: Path) -> None:
         reduction=step.reduction,
     )
     path = _path(folder, step.number, "weights")
-    with explained(path):
-        write_atomically(path, tensor_bytes(step.weights, {_FACTS: facts.model_dump_json()}))
+    save(path, tensor_bytes(step.weights, {_FACTS: facts.model_dump_json()}))
     save_observation(step.observation, _path(folder, step.number, "gradient"))
 
 
 def write_mechanism(mechanism: Mechanism, folder: Path) -> None:
-    """Write what was done so far, in place of what was said before."""
-    with explained(folder / _MECHANISM):
-        write_atomically(folder / _MECHANISM, mechanism_to_json(mechanism).encode())
+    """Write the mechanism of all steps so far."""
+    save(folder / _MECHANISM, mechanism_to_json(mechanism).encode())
 
 
 def read_step(folder: Path, number: int) -> CapturedStep:
@@ -205,7 +207,7 @@ def read_step(folder: Path, number: int) -> CapturedStep:
     )
 
 
-def listed(numbers: tuple[int, ...]) -> str:
+def format_numbers(numbers: tuple[int, ...]) -> str:
     """Numbers of steps for a sentence."""
     if not numbers:
         return "none"

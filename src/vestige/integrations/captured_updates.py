@@ -1,15 +1,14 @@
-"""Captured client updates of a federated training: on disk, and as what an inversion takes.
+"""Captured client updates of a federated training: files, and input for an inversion.
 
 A folder holds, for each captured round, ``round-000001.weights.safetensors`` (the global weights
 that were sent out) and, for each captured client, ``round-000001.client-001.update.safetensors``
-(what ``vestige invert --update`` reads) and ``round-000001.client-001.json`` (who sent it, how many
-examples it trained on, what it was told). The JSON is written last: an update whose JSON is there
-is whole.
+(what ``vestige invert --update`` reads) and ``round-000001.client-001.json`` (the client, its
+number of examples, its configuration). The JSON is written last: an update whose JSON exists is
+complete.
 """
 
 from __future__ import annotations
 
-import copy
 import math
 import os
 import re
@@ -21,18 +20,21 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor, nn
 
 from vestige.archive import load_observation, save_observation
-from vestige.errors import BadInput, Conflict, NotFound
-from vestige.files import explained, read_safetensors, tensor_bytes, write_atomically
-from vestige.local_training import LocalTraining
-from vestige.observations import Observation, Public, UpdateRelease
+from vestige.errors import BadInput, NotFound
+from vestige.files import read_safetensors, save, tensor_bytes
+from vestige.integrations.captured_steps import with_weights
+from vestige.interfaces import Observation, Public, UpdateRelease
 from vestige.records import Prior
-from vestige.simulation import Loss, Mode, Normalization, Reduction, Simulator, cross_entropy
+from vestige.simulation.local_training import LocalTraining, Normalization
+from vestige.simulation.losses import Loss, cross_entropy
+from vestige.simulation.simulator import Mode, Reduction
+from vestige.simulation.update import UpdateSimulator
 
 Setting = bool | int | float | str | list[bool] | list[int] | list[float] | list[str]
 """What Flower can send in a configuration or a report, but for bytes, which are left out."""
 
 _FACTS = re.compile(r"round-(\d{6,})\.client-(\d{3,})\.json")
-_ANY = re.compile(r"round-\d{6,}\..*")
+CAPTURED_ROUND = re.compile(r"round-\d{6,}\..*")
 
 _EPOCHS = ("local-epochs", "epochs", "num-epochs")
 _STEPS = ("local-steps", "steps", "num-steps")
@@ -40,7 +42,7 @@ _RATES = ("learning-rate", "lr", "local-learning-rate", "local-lr")
 _SIZES = ("batch-size", "local-batch-size", "batch")
 _MOMENTA = ("momentum", "local-momentum")
 _CHANGES = ("proximal-mu", "weight-decay", "nesterov")
-"""Settings under which clients do something else than plain SGD, unless they are zero."""
+"""Settings that change plain SGD, unless they are zero."""
 
 
 class UpdateFacts(BaseModel):
@@ -75,23 +77,14 @@ class CapturedUpdate:
     def local_training(self) -> LocalTraining:
         """Read what the clients did from the configuration that they were sent.
 
-        Epochs become steps by the number of examples of one client. What nobody said is asked for:
-        nothing is guessed but a momentum of 0.
+        Epochs become steps by the number of examples of one client. Settings that are missing are
+        asked for: nothing is guessed but a momentum of 0.
         """
         return local_training(self.facts)
 
     def model(self, like: nn.Module) -> nn.Module:
         """A copy of the model with the global weights of this round."""
-        network = copy.deepcopy(like)
-        try:
-            network.load_state_dict(dict(self.weights))
-        except RuntimeError as error:
-            said = str(error).splitlines()[-1].strip().rstrip(".")
-            raise BadInput(
-                f"The weights of round {self.facts.round} do not fit the model ({said[:200]}): "
-                "give the model that was trained."
-            ) from error
-        return network
+        return with_weights(like, self.weights, f"round {self.facts.round}")
 
     def public(
         self,
@@ -106,8 +99,9 @@ class CapturedUpdate:
     ) -> Public:
         """What ``vestige.invert`` takes beside the observation: the round, as it can be replayed.
 
-        Without ``local``, what the clients were told. Clients that shuffle their records are
-        replayed in a fixed order, which differs only where an epoch has several batches.
+        Without ``local``, the configuration that clients were sent is used. Clients that shuffle
+        their records are replayed in a fixed order, which differs only where an epoch has several
+        batches.
         """
         if self.facts.clients > 1 and not self.facts.equal_shares:
             raise BadInput(
@@ -115,13 +109,13 @@ class CapturedUpdate:
                 "clients is replayed for equal ones only: capture with aggregate=False, or give "
                 "every client as many."
             )
-        simulator = Simulator(
+        simulator = UpdateSimulator(
             self.model(model),
             loss,
             reduction,
             mode,
             normalization,
-            self.local_training() if local is None else local,
+            local=self.local_training() if local is None else local,
             clients=self.facts.clients,
         )
         return Public(simulator, prior, reads=UpdateRelease)
@@ -143,8 +137,8 @@ class CapturedRounds:
     def of_round(self, number: int) -> tuple[CapturedUpdate, ...]:
         """Every captured update of one round."""
         if number not in self.rounds:
-            held = ", ".join(map(str, self.rounds)) or "none"
-            raise NotFound(f"Round {number} was not captured, {held} were: give one of them.")
+            rounds = ", ".join(map(str, self.rounds)) or "none"
+            raise NotFound(f"Round {number} was not captured: choose from {rounds}.")
         return tuple(
             read_update(self.folder, number, place) for n, place in self.places if n == number
         )
@@ -157,19 +151,20 @@ class CapturedRounds:
 
 def local_training(facts: UpdateFacts) -> LocalTraining:
     """Local SGD as the configuration of a round describes it."""
-    told = {name.lower().replace("_", "-"): value for name, value in facts.config.items()}
+    settings = {name.lower().replace("_", "-"): value for name, value in facts.config.items()}
     for name in _CHANGES:
-        if told.get(name):
+        if settings.get(name):
             raise BadInput(
-                f"The clients were sent {name}={told[name]}, which plain SGD does not know: give "
-                "local=LocalTraining(…) if they ignore it; otherwise nothing here replays them."
+                f"The clients were sent {name}={settings[name]}, which plain SGD does not use: "
+                "give local=LocalTraining(…) if they ignore it; otherwise the clients cannot be "
+                "simulated."
             )
-    rate = _number(told, _RATES, "a learning rate")
-    size = _number(told, _SIZES, "a batch size", needed=False)
-    momentum = _number(told, _MOMENTA, "a momentum", needed=False)
-    steps = _number(told, _STEPS, "a number of steps", needed=False)
+    rate = _number(settings, _RATES, "a learning rate")
+    size = _number(settings, _SIZES, "a batch size", needed=False)
+    momentum = _number(settings, _MOMENTA, "a momentum", needed=False)
+    steps = _number(settings, _STEPS, "a number of steps", needed=False)
     if steps is None:
-        epochs = _number(told, _EPOCHS, "a number of local epochs")
+        epochs = _number(settings, _EPOCHS, "a number of local epochs")
         assert epochs is not None
         batches = 1
         if size is not None and size > 0:
@@ -190,16 +185,16 @@ def local_training(facts: UpdateFacts) -> LocalTraining:
 
 
 def _number(
-    told: Mapping[str, Setting], names: tuple[str, ...], what: str, *, needed: bool = True
+    settings: Mapping[str, Setting], names: tuple[str, ...], what: str, *, needed: bool = True
 ) -> float | None:
     for name in names:
-        value = told.get(name)
+        value = settings.get(name)
         if isinstance(value, int | float) and not isinstance(value, bool):
             return value
     if needed:
-        held = ", ".join(told) or "nothing"
+        known = ", ".join(settings) or "nothing"
         raise BadInput(
-            f"The configuration that clients were sent ({held}) does not say {what}: give "
+            f"The configuration that clients were sent ({known}) does not say {what}: give "
             f"local=LocalTraining(…), or capture with settings={{'{names[0]}': …}}."
         )
     return None
@@ -210,20 +205,11 @@ def load_captured_rounds(folder: str | Path) -> CapturedRounds:
     folder = Path(folder)
     if not os.path.isdir(folder):
         raise NotFound(f"{folder} is no folder: give one that updates were captured to.")
-    found = (_FACTS.fullmatch(name) for name in os.listdir(folder))
-    places = tuple(sorted((int(match[1]), int(match[2])) for match in found if match))
+    matches = (_FACTS.fullmatch(name) for name in os.listdir(folder))
+    places = tuple(sorted((int(match[1]), int(match[2])) for match in matches if match))
     if not places:
         raise NotFound(f"{folder} holds no captured update: give one that holds some.")
     return CapturedRounds(folder, places)
-
-
-def prepare_folder(folder: Path) -> None:
-    """Make a private folder for a capture; one that holds a capture is left as it is."""
-    with explained(folder):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        taken = any(_ANY.fullmatch(name) for name in os.listdir(folder))
-    if taken:
-        raise Conflict(f"{folder} holds a capture already: name a new folder.")
 
 
 def write_weights(folder: Path, number: int, weights: Mapping[str, Tensor], variant: int) -> str:
@@ -232,8 +218,7 @@ def write_weights(folder: Path, number: int, weights: Mapping[str, Tensor], vari
     ``variant`` counts from 0 the different weights that one round sent to its clients.
     """
     name = f"round-{number:06d}.weights{f'-{variant}' if variant else ''}.safetensors"
-    with explained(folder / name):
-        write_atomically(folder / name, tensor_bytes(weights, {"vestige-round": str(number)}))
+    save(folder / name, tensor_bytes(weights, {"vestige-round": str(number)}))
     return name
 
 
@@ -241,8 +226,7 @@ def write_update(folder: Path, place: int, facts: UpdateFacts, observation: Obse
     """Write one update, whole or not at all."""
     save_observation(observation, _path(folder, facts.round, place, "update.safetensors"))
     path = _path(folder, facts.round, place, "json")
-    with explained(path):
-        write_atomically(path, facts.model_dump_json(indent=1).encode())
+    save(path, facts.model_dump_json(indent=1).encode())
 
 
 def read_update(folder: Path, number: int, place: int) -> CapturedUpdate:

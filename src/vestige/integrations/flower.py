@@ -3,8 +3,8 @@
     capture = Capture(model, "captured", rounds=(1, 2))
     strategy = capture(FedAvg())
 
-A server, curious or malicious, knows the weights it sends out and what it tells its clients, and
-receives the weights that each of them sends back. ``Capture`` keeps the differences of chosen
+A server, curious or malicious, knows the weights and the configuration it sends out, and
+receives the weights that each client sends back. ``Capture`` keeps the differences of chosen
 rounds and clients, in a private folder, and changes neither messages nor aggregation. Strategies of
 messages (``flwr.serverapp``) and those of ``configure_fit`` and ``aggregate_fit``
 (``flwr.server``) are followed alike. With ``aggregate=True`` only the mean over the clients is
@@ -17,10 +17,9 @@ A capture never ends a training: an answer that cannot be read is left out, logg
 from __future__ import annotations
 
 import copy
-import io
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,36 +28,37 @@ import torch
 from torch import Tensor, nn
 
 from vestige.errors import BadInput, NotFound, VestigeError
+from vestige.integrations.captured_steps import prepare_folder
 from vestige.integrations.captured_updates import (
+    CAPTURED_ROUND,
     CapturedRounds,
     Setting,
     UpdateFacts,
     load_captured_rounds,
-    prepare_folder,
     write_update,
     write_weights,
 )
-from vestige.observations import Hints, Observation, UpdateRelease
+from vestige.integrations.flower_messages import (
+    Answer,
+    Order,
+    as_in_state,
+    plain_settings,
+    read_fit_answer,
+    read_fit_order,
+    read_message_answer,
+    read_message_order,
+)
+from vestige.interfaces import Hints, Observation, UpdateRelease
 
 _log = logging.getLogger("vestige")
 
 MOST = 10
-"""Clients of a round that are kept where nothing else is said: each is as large as the model."""
+"""Default number of clients kept of a round: each is as large as the model."""
 
 EXAMPLES = "num-examples"
-"""Under which name Flower's clients report how many examples they trained on."""
+"""Name under which Flower's clients report the number of their examples."""
 
 AnyStrategy = TypeVar("AnyStrategy")
-
-
-@dataclass(frozen=True)
-class _Order:
-    """What one client is about to be sent: a record of arrays, how to decode it, and settings."""
-
-    client: str
-    record: Any
-    decode: Callable[[Any], dict[str, np.ndarray]]
-    config: dict[str, Setting]
 
 
 @dataclass(frozen=True)
@@ -68,16 +68,6 @@ class _Sent:
     weights: dict[str, Tensor]
     file: str
     config: dict[str, Setting]
-
-
-@dataclass(frozen=True)
-class _Answer:
-    """What one client sent back: arrays by name or number, and what it reported."""
-
-    client: str
-    arrays: dict[str, np.ndarray]
-    report: dict[str, Setting]
-    examples: int | None
 
 
 class Capture:
@@ -117,12 +107,12 @@ class Capture:
         self._most, self._aggregate = most, aggregate
         self._settings = plain_settings(settings or {})
         self._folder = Path(folder)
-        prepare_folder(self._folder)
+        prepare_folder(self._folder, CAPTURED_ROUND)
         self._sent: dict[str, _Sent] = {}
         self._problems: list[str] = []
 
     def __call__(self, strategy: AnyStrategy) -> AnyStrategy:
-        """Return a strategy that does the same and is watched; the given one stays as it was."""
+        """Return a copy of the strategy that is captured; the given one is not changed."""
         if isinstance(strategy, type):
             raise BadInput(
                 f"{strategy.__name__} is a class: pass an object, {strategy.__name__}()."
@@ -160,14 +150,15 @@ class Capture:
         ) -> Iterable[Any]:
             messages = list(configure(server_round, arrays, config, grid))
             if self._wanted(server_round):
-                self._note_sent(server_round, _message_order, messages)
+                self._note_sent(server_round, read_message_order, messages)
             return messages
 
         def aggregate_train(server_round: int, replies: Iterable[Any]) -> Any:
             answers = list(replies)
             if self._wanted(server_round):
                 self._keep(
-                    server_round, ((_message_answer, m, weight) for m in answers if m.has_content())
+                    server_round,
+                    ((read_message_answer, m, weight) for m in answers if m.has_content()),
                 )
             return aggregate(server_round, answers)
 
@@ -179,12 +170,14 @@ class Capture:
         def configure_fit(server_round: int, parameters: object, client_manager: object) -> Any:
             orders = list(configure(server_round, parameters, client_manager))
             if self._wanted(server_round):
-                self._note_sent(server_round, _fit_order, orders)
+                self._note_sent(server_round, read_fit_order, orders)
             return orders
 
         def aggregate_fit(server_round: int, results: Any, failures: Any) -> Any:
             if self._wanted(server_round):
-                self._keep(server_round, ((_fit_answer, result, EXAMPLES) for result in results))
+                self._keep(
+                    server_round, ((read_fit_answer, result, EXAMPLES) for result in results)
+                )
             return aggregate(server_round, results, failures)
 
         strategy.configure_fit, strategy.aggregate_fit = configure_fit, aggregate_fit
@@ -192,8 +185,8 @@ class Capture:
     def _wanted(self, number: int) -> bool:
         return self._rounds is None or number in self._rounds
 
-    def _note_sent(self, number: int, read: Callable[[Any], _Order], orders: Iterable[Any]) -> None:
-        """Decode and write what goes out; weights that several clients share are written once."""
+    def _note_sent(self, number: int, read: Callable[[Any], Order], orders: Iterable[Any]) -> None:
+        """Write the weights sent to clients, each distinct set of weights once."""
         self._sent = {}
         known: dict[int, _Sent] = {}
         try:
@@ -205,36 +198,36 @@ class Capture:
                     weights = {**self._state, **arrays}
                     file = write_weights(self._folder, number, weights, len(known))
                     known[id(order.record)] = _Sent(weights, file, {})
-                held, told = known[id(order.record)], {**self._settings, **order.config}
-                self._sent[order.client] = _Sent(held.weights, held.file, told)
+                config = {**self._settings, **order.config}
+                self._sent[order.client] = replace(known[id(order.record)], config=config)
         except (VestigeError, TypeError, ValueError, KeyError) as error:
             self._sent = {}
-            self._complain(f"Round {number} was not captured: {error}")
+            self._note_problem(f"Round {number} was not captured: {error}")
 
     def _keep(
-        self, number: int, received: Iterable[tuple[Callable[[Any, str], _Answer], Any, str]]
+        self, number: int, received: Iterable[tuple[Callable[[Any, str], Answer], Any, str]]
     ) -> None:
-        """Write what came back from chosen clients, or their mean."""
-        found: dict[str, tuple[_Answer, UpdateRelease]] = {}
+        """Write the updates of chosen clients, or their mean."""
+        answers: dict[str, tuple[Answer, UpdateRelease]] = {}
         for read, raw, weight in received:
             try:
                 answer = read(raw, weight)
                 if answer.client in self._sent:
-                    found[answer.client] = (answer, self._release(answer))
+                    answers[answer.client] = (answer, self._release(answer))
             except (VestigeError, TypeError, ValueError, KeyError) as error:
-                self._complain(f"An answer of round {number} was not captured: {error}")
-        kept = [found[client] for client in sorted(found)]
+                self._note_problem(f"An answer of round {number} was not captured: {error}")
+        retained = [answers[client] for client in sorted(answers)]
         try:
-            if self._aggregate and kept:
-                self._write_mean(number, kept)
+            if self._aggregate and retained:
+                self._write_mean(number, retained)
             elif not self._aggregate:
-                for place, (answer, release) in enumerate(kept, 1):
+                for place, (answer, release) in enumerate(retained, 1):
                     self._write(number, place, answer.client, release, [answer])
         except VestigeError as error:
-            self._complain(str(error))
+            self._note_problem(str(error))
         self._sent = {}
 
-    def _release(self, answer: _Answer) -> UpdateRelease:
+    def _release(self, answer: Answer) -> UpdateRelease:
         """New minus old parameters; buffers as the client holds them."""
         sent, arrays = self._sent[answer.client], self._named(answer.arrays)
         return UpdateRelease(
@@ -242,29 +235,29 @@ class Capture:
             {n: arrays[n] for n in arrays if n in self._buffers},
         )
 
-    def _write_mean(self, number: int, kept: list[tuple[_Answer, UpdateRelease]]) -> None:
-        if len({self._sent[answer.client].file for answer, _ in kept}) > 1:
+    def _write_mean(self, number: int, answers: list[tuple[Answer, UpdateRelease]]) -> None:
+        if len({self._sent[answer.client].file for answer, _ in answers}) > 1:
             raise BadInput(
                 f"Clients of round {number} were sent different weights, so their mean is of no "
                 "one model: capture with aggregate=False."
             )
-        weights = [answer.examples or 1 for answer, _ in kept]
+        weights = [answer.examples or 1 for answer, _ in answers]
         total = sum(weights)
 
         def mean(part: str, name: str) -> Tensor:
-            values = [getattr(release, part)[name] for _, release in kept]
+            values = [getattr(release, part)[name] for _, release in answers]
             if not values[0].is_floating_point():
                 return values[0]
             shares = torch.tensor(weights, dtype=torch.float64) / total
             stacked = torch.stack([value.double() for value in values])
             return torch.tensordot(shares, stacked, dims=1).to(values[0].dtype)
 
-        first = kept[0][1]
+        first = answers[0][1]
         release = UpdateRelease(
             {name: mean("tensors", name) for name in first.tensors},
             {name: mean("buffers", name) for name in first.buffers},
         )
-        self._write(number, 1, None, release, [answer for answer, _ in kept])
+        self._write(number, 1, None, release, [answer for answer, _ in answers])
 
     def _write(
         self,
@@ -272,7 +265,7 @@ class Capture:
         place: int,
         client: str | None,
         release: UpdateRelease,
-        answers: list[_Answer],
+        answers: list[Answer],
     ) -> None:
         counts = [answer.examples for answer in answers]
         examples = None if None in counts else sum(count or 0 for count in counts)
@@ -315,96 +308,6 @@ class Capture:
             for name, array in zip(names, arrays.values())
         }
 
-    def _complain(self, sentence: str) -> None:
+    def _note_problem(self, sentence: str) -> None:
         _log.warning("%s", sentence)
         self._problems.append(sentence)
-
-
-def as_in_state(name: str, array: np.ndarray, like: Tensor) -> Tensor:
-    """An array as a tensor of the type and shape that the model's state has."""
-    if tuple(array.shape) != tuple(like.shape) and not array.size == like.numel() == 1:
-        raise BadInput(
-            f"{name!r} has shape {tuple(array.shape)} on the wire and {tuple(like.shape)} in the "
-            "model: pass the network that is trained."
-        )
-    found = torch.from_numpy(np.array(array)).reshape(like.shape)
-    if not like.is_floating_point() and found.is_floating_point():
-        found = found.round()
-    return found.to(like.dtype)
-
-
-def plain_settings(values: Mapping[str, object]) -> dict[str, Setting]:
-    """Numbers, words and lists of them; bytes are left out."""
-    kept: dict[str, Setting] = {}
-    for name, value in values.items():
-        if isinstance(value, bool | int | float | str):
-            kept[str(name)] = value
-        elif isinstance(value, list | tuple) and not any(isinstance(v, bytes) for v in value):
-            kept[str(name)] = list(value)
-    return kept
-
-
-def only_record(records: Mapping[str, Any]) -> Any:
-    """The one record of arrays that a message carries."""
-    if len(records) != 1:
-        raise BadInput(
-            f"A message carries {len(records)} records of arrays, and which one is the model's "
-            "nobody says: send one."
-        )
-    return next(iter(records.values()))
-
-
-def _merged(records: Mapping[str, Mapping[str, object]]) -> dict[str, Setting]:
-    return {n: v for record in records.values() for n, v in plain_settings(record).items()}
-
-
-def _message_order(message: Any) -> _Order:
-    content = message.content
-    return _Order(
-        str(message.metadata.dst_node_id),
-        only_record(content.array_records),
-        _decoded,
-        _merged(content.config_records),
-    )
-
-
-def _message_answer(message: Any, weight: str) -> _Answer:
-    report = _merged(message.content.metric_records)
-    return _Answer(
-        str(message.metadata.src_node_id),
-        _decoded(only_record(message.content.array_records)),
-        report,
-        _count(report.get(weight)),
-    )
-
-
-def _fit_order(pair: Any) -> _Order:
-    proxy, order = pair
-    return _Order(str(proxy.cid), order.parameters, _numbered, plain_settings(order.config))
-
-
-def _fit_answer(pair: Any, weight: str) -> _Answer:
-    proxy, answer = pair
-    return _Answer(
-        str(proxy.cid),
-        _numbered(answer.parameters),
-        plain_settings(answer.metrics),
-        _count(answer.num_examples),
-    )
-
-
-def _count(value: object) -> int | None:
-    return round(value) if isinstance(value, int | float) and value >= 1 else None
-
-
-def _decoded(record: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Arrays of a message, by the names they have there; Flower loads them without pickle."""
-    return {name: array.numpy() for name, array in record.items()}
-
-
-def _numbered(parameters: Any) -> dict[str, np.ndarray]:
-    """Arrays as the older strategies send them, in the format of numpy and without names."""
-    return {
-        str(place): np.load(io.BytesIO(content), allow_pickle=False)
-        for place, content in enumerate(parameters.tensors)
-    }

@@ -1,7 +1,7 @@
-"""A Record beside the run that it is about: figures, settings, page and JSON in MLflow.
+"""A report beside the run that it is about: figures, settings, page and JSON in MLflow.
 
     with mlflow.start_run():
-        log_record(record)
+        log_report(report)
 
 Everything goes to the tracking store that the user's MLflow is set to, and to nowhere else. A
 tracking store has many readers, and a good reconstruction is the secret: page and JSON are redacted
@@ -15,11 +15,15 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from vestige.content import document_bytes
 from vestige.errors import BadInput, NotFound
-from vestige.record import CheckOutcome, Record, VerdictKind
-from vestige.report import render
-from vestige.store import record_bytes
-from vestige.verdicts import strongest
+from vestige.pages import render
+from vestige.reports.audit import AuditReport
+from vestige.reports.inversion import InversionReport
+from vestige.reports.parts import CheckOutcome, VerdictKind
+from vestige.reports.report import Report
+from vestige.statistics.audit_rates import strongest
+from vestige.statistics.fits import Match, match_of
 
 LONGEST_VALUE = 500
 """Characters of a parameter: the least that tracking stores of any kind have allowed."""
@@ -27,8 +31,8 @@ LONGEST_VALUE = 500
 LONGEST_NAME = 250
 
 
-def log_record(
-    record: Record,
+def log_report(
+    report: Report[Any, Any],
     *,
     page: bool = True,
     redact: bool = True,
@@ -36,64 +40,81 @@ def log_record(
     client: Any = None,
     run_id: str | None = None,
 ) -> str:
-    """Log a Record to the active MLflow run, or to the one of ``run_id``, and return its id.
+    """Log a report to the active MLflow run, or to the one of ``run_id``, and return its id.
 
     Rates and limits of every attack become metrics, settings become parameters (cut where the store
-    allows no more), the verdict a tag, Record and page artifacts below ``prefix``. ``client`` is an
+    allows no more), the verdict a tag, report and page artifacts below ``prefix``. ``client`` is an
     ``mlflow.MlflowClient``, by default one of the current tracking store. No figure of a failed
     audit is logged: a dashboard would show it like any other.
     """
     client, run_id = _place(client, run_id)
-    shown = record.without_secrets() if redact else record
-    for name, value in figures(record):
+    shown = report.without_secrets() if redact else report
+    for name, value in figures(shown):
         client.log_metric(run_id, f"{prefix}.{name}", value)
     for name, text in settings(shown):
         client.log_param(run_id, f"{prefix}.{name}"[:LONGEST_NAME], _cut(text))
     client.set_tag(run_id, f"{prefix}.verdict", shown.verdict.kind.value)
     client.set_tag(run_id, f"{prefix}.headline", _cut(shown.verdict.headline))
-    client.log_text(run_id, record_bytes(shown).decode(), f"{prefix}/record.json")
+    client.log_text(run_id, document_bytes(shown).decode(), f"{prefix}/report.json")
     if page:
         client.log_text(run_id, render(shown), f"{prefix}/page.html")
     return run_id
 
 
-def figures(record: Record) -> Iterator[tuple[str, float]]:
+def figures(report: Report[Any, Any]) -> Iterator[tuple[str, float]]:
     """What a dashboard compares: trials, checks, and of a sound audit all rates with limits."""
-    yield "trials", float(record.trials_finished)
-    outcomes = [check.outcome for check in record.checks]
+    if isinstance(report, AuditReport):
+        yield "trials", float(report.findings.trials_finished)
+    outcomes = [check.outcome for check in report.judgement.checks]
     for outcome in CheckOutcome:
         yield f"checks.{outcome.value}", float(outcomes.count(outcome))
-    if record.verdict.kind is VerdictKind.INVALID:
+    if report.verdict.kind is VerdictKind.INVALID:
         return
-    best = strongest(record)
-    named = [("strongest", best), *((attack_key(a.name), a) for a in record.attacks)]
+    if isinstance(report, InversionReport):
+        for fit in report.findings.fits:
+            key = attack_key(fit.attack)
+            if fit.residual is not None:
+                yield f"{key}.unexplained", fit.residual
+            yield f"{key}.matched", float(match_of(fit) is Match.MATCHED)
+    if isinstance(report, AuditReport):
+        yield from _rates(report)
+
+
+def _rates(report: AuditReport) -> Iterator[tuple[str, float]]:
+    findings = report.findings
+    best = strongest(findings, report.judgement.rates)
+    named = [("strongest", best), *((attack_key(a.name), a) for a in findings.attacks)]
     for key, attack in named:
-        if attack is None or attack.rate is None:
+        rate = None if attack is None else report.judgement.rates_of(attack).rate
+        if attack is None or rate is None:
             continue
-        yield f"{key}.rate", attack.rate.value
-        yield f"{key}.rate_lower", attack.rate.lower
-        yield f"{key}.rate_upper", attack.rate.upper
+        yield f"{key}.rate", rate.value
+        yield f"{key}.rate_lower", rate.lower
+        yield f"{key}.rate_upper", rate.upper
         distances = [o.distance for o in attack.outcomes if o.distance is not None]
         if distances:
             middle = sorted(distances)[(len(distances) - 1) // 2]
             if math.isfinite(middle):
                 yield f"{key}.median_distance", middle
-    if record.bounds is not None and record.bounds.success < 1:
-        yield "bound", record.bounds.success
-    if record.claim is not None:
-        yield "claim", record.claim.rate
+    if findings.bounds is not None and findings.bounds.success < 1:
+        yield "bound", findings.bounds.success
+    if findings.claim is not None:
+        yield "claim", findings.claim.rate
 
 
-def settings(record: Record) -> Iterator[tuple[str, str]]:
-    """What a reader needs to repeat the audit, as parameters."""
-    yield "title", record.title
-    yield "release", record.release
-    yield "seed", str(record.seed)
-    for name, value in record.settings.items():
+def settings(report: Report[Any, Any]) -> Iterator[tuple[str, str]]:
+    """What a reader needs to repeat the study, as parameters."""
+    findings = report.findings
+    yield "title", findings.title
+    if isinstance(report, AuditReport | InversionReport):
+        yield "release", findings.release
+    yield "seed", "withheld" if findings.seed is None else str(findings.seed)
+    for name, value in findings.settings.items():
         yield f"setting.{attack_key(name)}", value
-    for attack in record.attacks:
-        for name, value in attack.settings.items():
-            yield f"{attack_key(attack.name)}.{attack_key(name)}", value
+    if isinstance(report, AuditReport | InversionReport):
+        for attack in findings.attacks:
+            for name, value in attack.settings.items():
+                yield f"{attack_key(attack.name)}.{attack_key(name)}", value
 
 
 def attack_key(name: str) -> str:

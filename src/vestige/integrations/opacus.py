@@ -10,7 +10,7 @@ by the accountant's own history which mechanism the run has been so far. It chan
 gradients nor the accounting, and draws no random numbers.
 
 It follows flat clipping on one machine, in the modes ``hooks``, ``functorch`` and ``ghost``; in the
-mode ``ew`` Opacus does not tell how batches are drawn, so say ``poisson_sampling``. With batches
+mode ``ew`` Opacus does not report how batches are drawn, so pass ``poisson_sampling``. With batches
 split by a ``BatchMemoryManager`` a step is a whole Poisson batch, as it is accounted.
 """
 
@@ -25,26 +25,27 @@ from typing import TYPE_CHECKING, Protocol
 from torch import Tensor, nn
 
 from vestige.bounds.accounting import from_opacus_history, to_approximate_dp
-from vestige.bounds.mechanisms import ApproximateDP, Mechanism, NonPrivate
 from vestige.errors import BadInput, NotFound
 from vestige.integrations.captured_steps import (
     CapturedStep,
-    listed,
+    format_numbers,
     prepare_folder,
     read_step,
     write_mechanism,
     write_step,
 )
-from vestige.observations import GradientRelease, Hints, Observation, Public
-from vestige.private_steps import ClippedNoise
+from vestige.interfaces import GradientRelease, Hints, Observation, Public
+from vestige.mechanisms import ApproximateDP, Mechanism, NonPrivate
 from vestige.records import Prior
-from vestige.simulation import Loss, Normalization, cross_entropy
+from vestige.simulation.dp_sgd import ClippedNoise
+from vestige.simulation.local_training import Normalization
+from vestige.simulation.losses import Loss, cross_entropy
 
 if TYPE_CHECKING:
     from opacus.optimizers import DPOptimizer
 
 MOST = 10
-"""Steps that are kept where nothing else is said: each is as large as the model, twice."""
+"""Default number of steps kept: each is as large as the model, twice."""
 
 
 class Accountant(Protocol):
@@ -136,7 +137,7 @@ class Capture:
         """One captured step, by its number."""
         if number not in self._numbers:
             raise NotFound(
-                f"Step {number} was not captured, {listed(self.numbers)} were: give one of them."
+                f"Step {number} was not captured: choose from {format_numbers(self.numbers)}."
             )
         return self._held[number] if self._folder is None else read_step(self._folder, number)
 
@@ -149,7 +150,9 @@ class Capture:
         normalization: Normalization | None = None,
     ) -> Public:
         """What ``vestige.invert`` takes beside ``step.observation``."""
-        return step.public(_unhooked(self._model), prior, loss=loss, normalization=normalization)
+        return step.public(
+            _remove_hooks(self._model), prior, loss=loss, normalization=normalization
+        )
 
     def save(self, folder: str | Path | None = None) -> None:
         """Write the mechanism of all steps so far, and the steps if they are in memory.
@@ -170,9 +173,7 @@ class Capture:
     def close(self) -> None:
         """Stop capturing and give the optimizer back the hook it had; nothing kept is lost."""
         if self._optimizer.step_hook != self._after_noise:
-            raise BadInput(
-                "Another hook was attached after this capture: take that one away first."
-            )
+            raise BadInput("Another hook was attached after this capture: remove that one first.")
         self._optimizer.step_hook = self._earlier
 
     def _after_noise(self, optimizer: DPOptimizer) -> None:
@@ -198,7 +199,7 @@ class Capture:
                 "the engine that made this optimizer."
             )
         gradient = {
-            self._names[id(parameter)]: _kept(parameter.grad)
+            self._names[id(parameter)]: _copy_tensor(parameter.grad)
             for parameter in optimizer.params
             if parameter.grad is not None
         }
@@ -207,7 +208,7 @@ class Capture:
         return CapturedStep(
             number=self._seen,
             observation=Observation(GradientRelease(gradient), Hints(max(round(size), 1))),
-            weights={name: _kept(value) for name, value in self._model.state_dict().items()},
+            weights={name: _copy_tensor(value) for name, value in self._model.state_dict().items()},
             private=ClippedNoise(float(optimizer.max_grad_norm), float(optimizer.noise_multiplier)),
             sampling_rate=float(rate),
             expected_batch_size=size,
@@ -235,12 +236,12 @@ def _check_optimizer(optimizer: object) -> None:
 
 def _inner(model: nn.Module) -> nn.Module:
     """The user's own module inside what ``make_private`` returned, which may be hooks alone."""
-    found = getattr(model, "_module", model)
-    if not isinstance(found, nn.Module):
+    inner = getattr(model, "_module", model)
+    if not isinstance(inner, nn.Module):
         raise BadInput(
             f"{type(model).__name__} is no module: pass the model that make_private returned."
         )
-    return found
+    return inner
 
 
 def _names(optimizer: DPOptimizer, model: nn.Module) -> dict[int, str]:
@@ -260,9 +261,9 @@ def _accountant_behind(hook: Callable[[DPOptimizer], None] | None) -> Accountant
     if isinstance(owner, Capture):
         return owner._accountant
     if inspect.isfunction(hook):
-        found = inspect.getclosurevars(hook).nonlocals.get("self")
-        if found is not None and isinstance(getattr(found, "history", None), Sequence):
-            return found
+        candidate = inspect.getclosurevars(hook).nonlocals.get("self")
+        if candidate is not None and isinstance(getattr(candidate, "history", None), Sequence):
+            return candidate
     raise BadInput(
         "No accountant counts the steps of this optimizer: pass accountant=privacy_engine."
         "accountant, and attach its hook to the optimizer."
@@ -275,12 +276,12 @@ def _is_poisson(model: object) -> bool:
     if allowed is None:
         raise BadInput(
             "The model does not say how its batches are drawn: pass the one that make_private "
-            "returned, or say poisson_sampling=True or False."
+            "returned, or set poisson_sampling to True or False."
         )
     return not allowed
 
 
-def _unhooked(model: nn.Module) -> nn.Module:
+def _remove_hooks(model: nn.Module) -> nn.Module:
     """A copy without the hooks by which Opacus sees activations; others stay."""
     ids = {handle.id for handle in getattr(model, "autograd_grad_sample_hooks", ())}
     copied = copy.deepcopy(model)
@@ -291,5 +292,5 @@ def _unhooked(model: nn.Module) -> nn.Module:
     return copied
 
 
-def _kept(tensor: Tensor) -> Tensor:
+def _copy_tensor(tensor: Tensor) -> Tensor:
     return tensor.detach().cpu().clone()

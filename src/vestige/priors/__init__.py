@@ -5,42 +5,30 @@
 ``likeliest_deviation`` find what the attacker was not told.
 """
 
-from vestige.priors.denoising import (
-    PriorDenoiser,
-    agreement,
-    agreement_map,
-    ddim,
-    ddpm,
-    posterior_mean,
-)
-from vestige.priors.diffusion import DiffusionPrior, ImagePrior
-from vestige.priors.private_images import PrivateImages, clipping_factors, privatized
-from vestige.priors.schedule import NoiseSchedule
-from vestige.priors.training import PriorTraining, train_prior
-from vestige.priors.unknowns import (
-    FactorTrial,
-    likeliest_deviation,
-    try_factors,
-    wavelet_deviation,
-)
+from __future__ import annotations
 
-__all__ = [
-    "DiffusionPrior",
-    "FactorTrial",
-    "ImagePrior",
-    "NoiseSchedule",
-    "PriorDenoiser",
-    "PriorTraining",
-    "PrivateImages",
-    "agreement",
-    "agreement_map",
-    "clipping_factors",
-    "ddim",
-    "ddpm",
-    "likeliest_deviation",
-    "posterior_mean",
-    "privatized",
-    "train_prior",
-    "try_factors",
-    "wavelet_deviation",
-]
+from typing import TYPE_CHECKING
+
+from vestige.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from vestige.priors.denoising import PriorDenoiser as PriorDenoiser
+    from vestige.priors.denoising import agreement as agreement
+    from vestige.priors.denoising import agreement_map as agreement_map
+    from vestige.priors.denoising import ddim as ddim
+    from vestige.priors.denoising import ddpm as ddpm
+    from vestige.priors.denoising import posterior_mean as posterior_mean
+    from vestige.priors.diffusion import DiffusionPrior as DiffusionPrior
+    from vestige.priors.diffusion import ImagePrior as ImagePrior
+    from vestige.priors.diffusion_training import PriorTraining as PriorTraining
+    from vestige.priors.diffusion_training import train_prior as train_prior
+    from vestige.priors.private_images import PrivateImages as PrivateImages
+    from vestige.priors.private_images import clipping_factors as clipping_factors
+    from vestige.priors.private_images import privatize as privatize
+    from vestige.priors.schedule import NoiseSchedule as NoiseSchedule
+    from vestige.priors.unknowns import FactorTrial as FactorTrial
+    from vestige.priors.unknowns import likeliest_deviation as likeliest_deviation
+    from vestige.priors.unknowns import try_factors as try_factors
+    from vestige.priors.unknowns import wavelet_deviation as wavelet_deviation
+else:
+    __getattr__, __dir__, __all__ = lazy_names(__name__)

@@ -23,6 +23,7 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
+from vestige.choices import check_fields
 from vestige.distances import ssim
 from vestige.errors import BadInput
 from vestige.priors.diffusion import ImagePrior
@@ -33,8 +34,8 @@ FEW_STEPS = 4
 
 def posterior_mean(prior: ImagePrior, noisy: Tensor, deviation: Tensor | float) -> Tensor:
     """E[x | noisy] under the prior in one step (Tweedie's formula), images in [0, 1]."""
-    start, sigma = _entered(prior, noisy, deviation)
-    return _left(_expected(prior, start, sigma))
+    start, sigma = _scale_in(prior, noisy, deviation)
+    return _scale_out(_denoise(prior, start, sigma))
 
 
 def ddim(
@@ -50,8 +51,8 @@ def ddim(
     ``as_printed`` starts at the smallest whole time with more noise than the image has, as
     Algorithm 1 does; otherwise at the fractional time with the very noise of the image.
     """
-    start, sigma = _entered(prior, noisy, deviation)
-    return _left(follow(prior, start, _grid(prior, sigma, steps, as_printed=as_printed)))
+    start, sigma = _scale_in(prior, noisy, deviation)
+    return _scale_out(follow(prior, start, _grid(prior, sigma, steps, as_printed=as_printed)))
 
 
 @dataclass(frozen=True)
@@ -65,8 +66,7 @@ class PriorDenoiser:
     steps: int = 1
 
     def __post_init__(self) -> None:
-        if self.steps < 1:
-            raise BadInput("Denoising takes at least one step.")
+        check_fields(self, counts=("steps",))
 
     def __call__(self, noisy: Tensor, deviation: Tensor, *, generator: torch.Generator) -> Tensor:
         """Denoise images (n, c, h, w) in [0, 1] with noise of a deviation for each (n,)."""
@@ -91,10 +91,10 @@ def ddpm(
     """Draw images (samples, n, c, h, w) from the posterior, in [0, 1]."""
     if samples < 1:
         raise BadInput("Sampling needs at least one sample: raise samples to 1 or more.")
-    start, sigma = _entered(prior, noisy, deviation)
+    start, sigma = _scale_in(prior, noisy, deviation)
     grid = _grid(prior, sigma, steps).repeat(1, samples)
     many = start.repeat(samples, 1, 1, 1)
-    return _left(follow(prior, many, grid, generator)).reshape(samples, *noisy.shape)
+    return _scale_out(follow(prior, many, grid, generator)).reshape(samples, *noisy.shape)
 
 
 def follow(
@@ -107,14 +107,14 @@ def follow(
     """
     now, following = start, [*deviations[1:], torch.zeros_like(deviations[0])]
     for sigma, smaller in zip(deviations, following):
-        clean = _expected(prior, now, sigma)
+        clean = _denoise(prior, now, sigma)
         ratio = smaller / sigma
         if generator is None:
             now = clean + _wide(ratio, now) * (now - clean)
         else:
-            drawn = torch.randn(now.shape, generator=generator, dtype=now.dtype).to(now.device)
+            noise = torch.randn(now.shape, generator=generator, dtype=now.dtype).to(now.device)
             spread = smaller * (1 - ratio.square()).sqrt()
-            now = clean + _wide(ratio.square(), now) * (now - clean) + _wide(spread, now) * drawn
+            now = clean + _wide(ratio.square(), now) * (now - clean) + _wide(spread, now) * noise
     return now
 
 
@@ -139,7 +139,7 @@ def agreement_map(samples: Tensor) -> Tensor:
     return 1 - 2 * samples.std(0, correction=0).mean(1)
 
 
-def _entered(prior: ImagePrior, noisy: Tensor, deviation: Tensor | float) -> tuple[Tensor, Tensor]:
+def _scale_in(prior: ImagePrior, noisy: Tensor, deviation: Tensor | float) -> tuple[Tensor, Tensor]:
     """Images in the prior's units, and the deviations (n,) of their noise there."""
     if noisy.dim() != 4 or tuple(noisy.shape[1:]) != tuple(prior.shape):
         raise BadInput(
@@ -166,7 +166,7 @@ def _entered(prior: ImagePrior, noisy: Tensor, deviation: Tensor | float) -> tup
     return 2 * noisy - 1, sigma.clamp(min=prior.schedule.smallest)
 
 
-def _left(images: Tensor) -> Tensor:
+def _scale_out(images: Tensor) -> Tensor:
     return ((images + 1) / 2).clamp(0, 1)
 
 
@@ -181,7 +181,7 @@ def _grid(prior: ImagePrior, sigma: Tensor, steps: int, *, as_printed: bool = Fa
     return torch.stack([schedule.deviation(row) for row in times])
 
 
-def _expected(prior: ImagePrior, now: Tensor, sigma: Tensor) -> Tensor:
+def _denoise(prior: ImagePrior, now: Tensor, sigma: Tensor) -> Tensor:
     """E[x₀ | x₀ + σε] for images in [−1, 1]."""
     scale = 1 / (1 + sigma.square()).sqrt()
     return prior.expected(now * _wide(scale, now), prior.schedule.time(sigma))

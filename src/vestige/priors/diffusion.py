@@ -19,17 +19,17 @@ from typing import Any, Literal, Protocol, cast, get_args
 import torch
 from torch import Tensor, nn
 
-from vestige.errors import BadInput, NotFound, brief
+from vestige.choices import check_fields
+from vestige.errors import BadInput, NotFound, brief, extra, first_line
 from vestige.files import (
-    explained,
-    opened_safetensors,
+    explain_errors,
+    open_safetensors,
     read_document,
     read_safetensors,
     tensor_bytes,
     write_atomically,
 )
 from vestige.priors.schedule import NoiseSchedule
-from vestige.records import ImageSpace, Space
 
 Prediction = Literal["epsilon", "v_prediction", "sample"]
 """What the network was trained to predict: the noise, the velocity √ᾱ·ε − √(1−ᾱ)·x₀, or x₀."""
@@ -82,11 +82,7 @@ class DiffusionPrior:
     clips: bool = True
 
     def __post_init__(self) -> None:
-        if self.prediction not in get_args(Prediction):
-            raise BadInput(
-                f"A network that predicts {brief(self.prediction)} is not known here: use one that "
-                f"predicts one of {', '.join(get_args(Prediction))}."
-            )
+        check_fields(self)
 
     @property
     def device(self) -> torch.device:
@@ -106,17 +102,17 @@ class DiffusionPrior:
                 self.network(x.to(self.device), t).sample.to(noisy.device)
                 for x, t in zip(noisy.split(CHUNK), times.split(CHUNK))
             ]
-        said = torch.cat(parts) if len(noisy) else noisy
+        output = torch.cat(parts) if len(noisy) else noisy
         signal, noise = (
             w.to(noisy.dtype).to(noisy.device)[:, None, None, None]
             for w in self.schedule.weights(time)
         )
         if self.prediction == "epsilon":
-            clean = (noisy - noise * said) / signal
+            clean = (noisy - noise * output) / signal
         elif self.prediction == "v_prediction":
-            clean = signal * noisy - noise * said
+            clean = signal * noisy - noise * output
         else:
-            clean = said
+            clean = output
         return clean.clamp(-1, 1) if self.clips else clean
 
     def to(self, device: torch.device | str) -> DiffusionPrior:
@@ -124,25 +120,12 @@ class DiffusionPrior:
         self.network.to(device)
         return self
 
-    def check_space(self, space: Space) -> None:
-        """Say so if the records of a space are not images of the prior's size."""
-        if not isinstance(space, ImageSpace):
-            raise BadInput(
-                "A diffusion prior knows images, and these records are rows of a table: use an "
-                "attack that needs no image prior."
-            )
-        if space.shape != self.shape:
-            raise BadInput(
-                f"The prior knows images of {_size(self.shape)} and these records are "
-                f"{_size(space.shape)}: train or load a prior of their size."
-            )
-
     def save(self, folder: str | Path) -> None:
         """Write the prior into a folder that this class and diffusers can load."""
         folder = Path(folder)
         scheduler: dict[str, Any] = {
             "_class_name": "DDPMScheduler",
-            "_diffusers_version": imported_diffusers().__version__,
+            "_diffusers_version": import_diffusers().__version__,
             "num_train_timesteps": len(self.schedule),
             "trained_betas": _betas(self.schedule),
             "prediction_type": self.prediction,
@@ -151,12 +134,12 @@ class DiffusionPrior:
         }
         index = {
             "_class_name": "DDPMPipeline",
-            "_diffusers_version": imported_diffusers().__version__,
+            "_diffusers_version": import_diffusers().__version__,
             "scheduler": ["diffusers", "DDPMScheduler"],
             "unet": ["diffusers", "UNet2DModel"],
         }
         weights = tensor_bytes(self.network.state_dict(), {"format": "pt"})
-        with explained(folder):
+        with explain_errors(folder):
             (folder / "unet").mkdir(parents=True, exist_ok=True)
             (folder / "scheduler").mkdir(exist_ok=True)
             config = cast(Any, self.network).to_json_string().encode()
@@ -221,34 +204,34 @@ class DiffusionPrior:
         This is the only thing here that uses the network, and only configuration and safetensors
         are fetched.
         """
-        imported_diffusers()
+        import_diffusers()
         from huggingface_hub import snapshot_download
 
         try:
             folder = snapshot_download(name, allow_patterns=["*.json", "*.safetensors"])
         except Exception as error:  # the hub's client can stumble over many things
-            said = str(error).splitlines()[0][:160].rstrip(".") if str(error) else ""
+            reason = first_line(error)
             raise NotFound(
-                f"The model {name} could not be fetched from the hub ({said}): check its name and "
-                "the connection, or download its folder yourself and use DiffusionPrior.load."
+                f"The model {name} could not be fetched from the hub ({reason}): check its name "
+                "and the connection, or download its folder yourself and use DiffusionPrior.load."
             ) from error
         return cls.load(folder)
 
 
-def imported_diffusers() -> ModuleType:
+def import_diffusers() -> ModuleType:
     """The diffusers library, or a sentence that says how to get it."""
     try:
         import diffusers
     except ImportError as error:
         raise NotFound(
-            "A diffusion prior needs the diffusers library: install vestige[diffusion]."
+            f"A diffusion prior needs the diffusers library: {extra('diffusion')}."
         ) from error
     return diffusers
 
 
 def _network(config: dict[str, Any], folder: Path, weights: Path) -> nn.Module:
     """The network without memory for its weights: a configuration can claim any size."""
-    with opened_safetensors(weights) as file:
+    with open_safetensors(weights) as file:
         shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
     layers = config.get("layers_per_block", 2)
     if not isinstance(layers, int) or not 0 < layers <= max(2, len(shapes)):
@@ -256,15 +239,16 @@ def _network(config: dict[str, Any], folder: Path, weights: Path) -> nn.Module:
             f"{folder / 'config.json'} says {brief(layers)} layers per block, and {weights} has "
             "not as many tensors: take both from the same model."
         )
-    library = imported_diffusers()
+    library = import_diffusers()
     try:
         with torch.device("meta"), torch.random.fork_rng(devices=[]):
             network = library.UNet2DModel.from_config(config)
         wanted = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
     except Exception as error:  # a claim can fail in any layer
-        said = (str(error).splitlines() or [type(error).__name__])[0][:160].rstrip(".")
+        reason = first_line(error)
         raise BadInput(
-            f"{folder / 'config.json'} does not describe a network ({said}): save the model again."
+            f"{folder / 'config.json'} does not describe a network ({reason}): save the model "
+            "again."
         ) from error
     if shapes != wanted:
         raise BadInput(
@@ -280,16 +264,16 @@ def _refuse_misfit(network: nn.Module, shape: tuple[int, ...], path: Path) -> No
     # A layer that torch cannot follow without numbers is no reason to refuse a network.
     with contextlib.suppress(NotImplementedError), torch.no_grad():
         try:
-            found = network(image, torch.zeros(1, device="meta")).sample.shape
+            output = network(image, torch.zeros(1, device="meta")).sample.shape
         except (RuntimeError, ValueError, TypeError, AttributeError) as error:
             if isinstance(error, NotImplementedError):
                 raise
-            said = (str(error).splitlines() or [type(error).__name__])[0][:160].rstrip(".")
+            reason = first_line(error)
             raise BadInput(
-                f"{path} describes a network that does not take images of {_size(shape)} ({said}): "
-                "mend its sample_size."
+                f"{path} describes a network that does not take images of {_size(shape)} "
+                f"({reason}): correct its sample_size."
             ) from error
-        if tuple(found) != (1, *shape):
+        if tuple(output) != (1, *shape):
             raise BadInput(
                 f"{path} describes a network whose output is no image of {_size(shape)}: use an "
                 "unconditional model that predicts as many channels as it takes."
@@ -315,30 +299,30 @@ def _sides(config: dict[str, Any], path: Path) -> tuple[int, int]:
 
 def _weights_file(folder: Path) -> Path:
     names = (f"{WEIGHTS}.safetensors", f"{WEIGHTS}.fp16.safetensors")
-    found = next((folder / name for name in names if (folder / name).is_file()), None)
-    if found is None and (folder / f"{WEIGHTS}.bin").is_file():
+    path = next((folder / name for name in names if (folder / name).is_file()), None)
+    if path is None and (folder / f"{WEIGHTS}.bin").is_file():
         raise BadInput(
             f"{folder / f'{WEIGHTS}.bin'} is a pickle, which can run code when opened: save the "
             "model again with safe_serialization=True, as safetensors."
         )
-    if found is None:
+    if path is None:
         raise NotFound(f"{folder / names[0]} is missing: the folder of a prior needs its weights.")
-    return found
+    return path
 
 
 def _schedule(config: dict[str, Any], path: Path) -> NoiseSchedule:
     # Every scheduler of diffusers for these models derives ᾱ from the same fields as DDPM's.
     fields = ("num_train_timesteps", "beta_start", "beta_end", "beta_schedule", "trained_betas")
-    kept = {name: config[name] for name in fields if name in config}
-    times = kept.get("num_train_timesteps", 1000)
+    settings = {name: config[name] for name in fields if name in config}
+    times = settings.get("num_train_timesteps", 1000)
     if type(times) is not int or not 1 < times <= MOST_TIMES:
         raise BadInput(
             f"{path} says {brief(times)} times of noise: write a whole number from 2 to "
             f"{MOST_TIMES:,}."
         )
-    library = imported_diffusers()
+    library = import_diffusers()
     try:
-        signal = library.DDPMScheduler(**kept).alphas_cumprod.double()
+        signal = library.DDPMScheduler(**settings).alphas_cumprod.double()
     except Exception as error:  # fields of the wrong kind fail in many ways
         raise BadInput(f"{path} does not describe a noise schedule: save it again.") from error
     return NoiseSchedule(signal)
@@ -355,12 +339,12 @@ def _read_json(path: Path) -> dict[str, Any]:
             f"{path} is missing: a prior's folder holds model_index.json, unet/ and scheduler/."
         )
     try:
-        found = json.loads(read_document(path))
+        document = json.loads(read_document(path))
     except (OSError, ValueError, RecursionError) as error:
         raise BadInput(f"{path} is no readable JSON: save the model again.") from error
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise BadInput(f"{path} holds no JSON object: save the model again.")
-    return found
+    return document
 
 
 def _json(content: dict[str, Any]) -> bytes:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from vestige import progress
+from vestige.choices import check_fields
 from vestige.errors import BadInput
 from vestige.records import ImageSpace, Space
 
@@ -42,6 +43,7 @@ class FullyConnectedDecoder:
     hidden: tuple[int, ...] = (1024, 1024)
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if not self.hidden or min(self.hidden) < 1:
             raise BadInput("A decoder needs hidden layers of at least one unit.")
 
@@ -58,30 +60,36 @@ class FullyConnectedDecoder:
 
 @dataclass(frozen=True)
 class ConvolutionalDecoder:
-    """A linear layer to pictures of a quarter of the size, which transposed convolutions double."""
+    """Transposed convolutions (:func:`convolutional_network`)."""
 
     channels: int = 64
 
     def __post_init__(self) -> None:
-        if self.channels < 2:
-            raise BadInput("A convolutional decoder needs at least two channels.")
+        check_fields(self, least={"channels": 2})
 
     def network(self, inputs: int, space: Space) -> nn.Module:
         """Build it; only pictures have convolutions."""
         if not isinstance(space, ImageSpace):
             raise BadInput("A convolutional decoder draws images: use a FullyConnectedDecoder.")
-        height, width, first = -(-space.height // 4), -(-space.width // 4), self.channels
-        return nn.Sequential(
-            nn.Linear(inputs, 2 * first * height * width),
-            nn.GELU(),
-            nn.Unflatten(1, (2 * first, height, width)),
-            nn.ConvTranspose2d(2 * first, first, 4, stride=2, padding=1),
-            nn.GELU(),
-            nn.ConvTranspose2d(first, first // 2, 4, stride=2, padding=1),
-            nn.GELU(),
-            nn.Conv2d(first // 2, space.channels, 3, padding=1),
-            _Cropped(space.height, space.width),
-        )
+        return convolutional_network(inputs, space, self.channels, nn.GELU)
+
+
+def convolutional_network(
+    inputs: int, space: ImageSpace, channels: int, activation: Callable[[], nn.Module]
+) -> nn.Module:
+    """A linear layer to pictures of a quarter of the size, which transposed convolutions double."""
+    height, width = -(-space.height // 4), -(-space.width // 4)
+    return nn.Sequential(
+        nn.Linear(inputs, 2 * channels * height * width),
+        activation(),
+        nn.Unflatten(1, (2 * channels, height, width)),
+        nn.ConvTranspose2d(2 * channels, channels, 4, stride=2, padding=1),
+        activation(),
+        nn.ConvTranspose2d(channels, channels // 2, 4, stride=2, padding=1),
+        activation(),
+        nn.Conv2d(channels // 2, space.channels, 3, padding=1),
+        _Cropped(space.height, space.width),
+    )
 
 
 class _Cropped(nn.Module):
@@ -121,11 +129,11 @@ class FeatureDecoder(nn.Module):
         """Draw."""
         rows = (features - self.mean) / self.deviation
         named = nn.functional.one_hot(groups, self.groups).to(rows)
-        drawn = self.network(torch.cat([rows, named], 1)).reshape(-1, *self.space.shape)
+        output = self.network(torch.cat([rows, named], 1)).reshape(-1, *self.space.shape)
         if self.space.bounds is None:
-            return drawn
+            return output
         low, high = self.space.bounds
-        return low + (high - low) * drawn.sigmoid()
+        return low + (high - low) * output.sigmoid()
 
 
 def train_decoder(
@@ -164,13 +172,13 @@ def train_decoder(
         parameter.requires_grad_(False)
 
 
-def nearest_loss(drawn: Tensor, records: Tensor) -> Tensor:
+def nearest_loss(drawings: Tensor, records: Tensor) -> Tensor:
     """Squared error (b,) of drawings (b, *shape) to their groups' records (b, k, *shape).
 
     Σℓe^{−αℓ}/Σe^{−αℓ} over a group: the loss of Maciazek and Allison 2025, with the squared error
     alone as ℓ, because it is what success is measured by.
     """
-    errors = (drawn[:, None] - records).flatten(2).square().mean(2)
+    errors = (drawings[:, None] - records).flatten(2).square().mean(2)
     if records.shape[1] == 1:
         return errors[:, 0]
     return (errors * torch.softmax(-SHARPNESS * errors.detach(), 1)).sum(1)

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from vestige.choices import check_fields
 from vestige.errors import BadInput
 
 
@@ -32,6 +33,7 @@ class PrivateImages:
     noise_multiplier: float
 
     def __post_init__(self) -> None:
+        check_fields(self, positive=("clipping_norm", "noise_multiplier"))
         if self.released.dim() != 4:
             raise BadInput(
                 f"Released images have the shape (n, channels, height, width), not "
@@ -39,12 +41,6 @@ class PrivateImages:
             )
         if not torch.isfinite(self.released).all():
             raise BadInput("A released image holds NaN or infinite values: read it out again.")
-        for name, value in (
-            ("clipping norm", self.clipping_norm),
-            ("noise", self.noise_multiplier),
-        ):
-            if not 0 < value < math.inf:
-                raise BadInput(f"The {name} of a private release is positive and finite.")
 
     @property
     def noise_deviation(self) -> float:
@@ -61,7 +57,7 @@ class PrivateImages:
         """The clipping factor of an image that is white all over: √N/C (appendix A), at least 1."""
         return max(math.sqrt(self.released[0].numel()) / self.clipping_norm, 1.0)
 
-    def rescaled(self, factors: Tensor) -> tuple[Tensor, Tensor]:
+    def rescale(self, factors: Tensor) -> tuple[Tensor, Tensor]:
         """Images λ·x_priv and the deviations λCσ (n,) of their noise, for factors λ (n,)."""
         factors = torch.as_tensor(factors, dtype=self.released.dtype, device=self.released.device)
         if factors.shape != self.released.shape[:1] or not (factors >= 1).all():
@@ -74,13 +70,13 @@ def clipping_factors(images: Tensor, clipping_norm: float) -> Tensor:
     return (images.flatten(1).norm(dim=1) / clipping_norm).clamp(min=1)
 
 
-def privatized(
+def privatize(
     images: Tensor, *, mu: float, clipping_norm: float = 1.0, generator: torch.Generator
 ) -> PrivateImages:
     """Release images (n, c, h, w) as equation 7 has it, with noise of deviation C/μ."""
     if not 0 < mu < math.inf:
         raise BadInput("μ is positive and finite.")
-    kept = images / clipping_factors(images, clipping_norm)[:, None, None, None]
+    clipped = images / clipping_factors(images, clipping_norm)[:, None, None, None]
     noise = torch.randn(images.shape, generator=generator, dtype=images.dtype)
-    released = kept + clipping_norm / mu * noise.to(images.device)
+    released = clipped + clipping_norm / mu * noise.to(images.device)
     return PrivateImages(released, clipping_norm, 1 / mu)

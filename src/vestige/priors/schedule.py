@@ -13,6 +13,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from vestige.choices import check_fields
 from vestige.errors import BadInput
 
 
@@ -26,6 +27,7 @@ class NoiseSchedule:
     signal: Tensor
 
     def __post_init__(self) -> None:
+        check_fields(self)
         signal = self.signal
         if signal.dim() != 1 or len(signal) < 2:
             raise BadInput("A noise schedule needs ᾱ at two times at least: give a vector.")
@@ -76,8 +78,8 @@ class NoiseSchedule:
     def whole_time(self, deviation: Tensor) -> Tensor:
         """Smallest whole time with more noise than given, as Algorithm 1 of the paper has it."""
         wanted = deviation.detach().cpu().double()
-        found = torch.searchsorted(self.deviations, wanted, right=True)
-        return found.clamp(max=len(self) - 1).double()
+        times = torch.searchsorted(self.deviations, wanted, right=True)
+        return times.clamp(max=len(self) - 1).double()
 
     def deviation(self, time: Tensor) -> Tensor:
         """σ (n,) at fractional times (n,), in float64."""

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vestige.errors import BadInput, NotFound
+from vestige.errors import BadInput, NotFound, extra
 from vestige.priors.denoising import posterior_mean
 from vestige.priors.diffusion import ImagePrior
 from vestige.priors.private_images import PrivateImages
@@ -43,13 +43,13 @@ def wavelet_deviation(noisy: Tensor) -> Tensor:
     from skimage.restoration import estimate_sigma
 
     try:
-        found = [
+        deviations = [
             estimate_sigma(np.asarray(image.detach().cpu()), channel_axis=0, average_sigmas=True)
             for image in noisy
         ]
     except ImportError as error:
-        raise NotFound("Estimating noise needs PyWavelets: install vestige[diffusion].") from error
-    return torch.as_tensor(np.array(found), dtype=noisy.dtype, device=noisy.device)
+        raise NotFound(f"Estimating noise needs PyWavelets: {extra('diffusion')}.") from error
+    return torch.as_tensor(np.array(deviations), dtype=noisy.dtype, device=noisy.device)
 
 
 def likeliest_deviation(
@@ -66,8 +66,8 @@ def likeliest_deviation(
     for _ in range(rounds):
         clean, trace = _mean_and_trace(prior, noisy, sigma, generator)
         residual = (noisy - clean).flatten(1).square().sum(1)
-        found = (residual / (count - trace).clamp(min=0.05 * count)).sqrt()
-        sigma = torch.minimum(torch.maximum(found, sigma / 4), sigma * 4).clamp(least, most)
+        estimate = (residual / (count - trace).clamp(min=0.05 * count)).sqrt()
+        sigma = torch.minimum(torch.maximum(estimate, sigma / 4), sigma * 4).clamp(least, most)
     return sigma
 
 
@@ -91,8 +91,8 @@ class FactorTrial:
         curve = low - 2 * mid + high
         shift = torch.where(curve < 0, (low - high) / (2 * curve), 0.0).clamp(-1, 1)
         spacing = logs[1] - logs[0]
-        found = (logs[inner] + shift * spacing).exp()
-        return torch.where(top == inner, found, self.factors[top])
+        interpolated = (logs[inner] + shift * spacing).exp()
+        return torch.where(top == inner, interpolated, self.factors[top])
 
 
 def try_factors(
@@ -118,7 +118,7 @@ def try_factors(
     factors = torch.logspace(0, 1, trials, base=largest / smallest, dtype=torch.float64) * smallest
     judged, slopes = _with_enough_noise(private, generator), []
     for factor in factors.tolist():
-        noisy, sigma = judged.rescaled(torch.full((len(judged.released),), factor))
+        noisy, sigma = judged.rescale(torch.full((len(judged.released),), factor))
         clean, trace = _mean_and_trace(prior, noisy, sigma, generator)
         share = (clean * (noisy - clean)).flatten(1).sum(1) / sigma.square()
         slopes.append((trace - share).cpu().double())
@@ -131,8 +131,8 @@ def _with_enough_noise(private: PrivateImages, generator: torch.Generator) -> Pr
     missing = JUDGED_MU**-2 - private.noise_multiplier**2
     if missing <= 0:
         return private
-    drawn = torch.randn(private.released.shape, generator=generator).to(private.released)
-    noisier = private.released + private.clipping_norm * math.sqrt(missing) * drawn
+    noise = torch.randn(private.released.shape, generator=generator).to(private.released)
+    noisier = private.released + private.clipping_norm * math.sqrt(missing) * noise
     return PrivateImages(noisier, private.clipping_norm, 1 / JUDGED_MU)
 
 

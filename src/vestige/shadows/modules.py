@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from vestige.private_steps import ClippedNoise
-from vestige.simulation import LocalTraining, Simulator
+if TYPE_CHECKING:
+    from vestige.simulation.dp_sgd import ClippedNoise
+    from vestige.simulation.local_training import LocalTraining
+    from vestige.simulation.simulator import Simulator
 
 # Gradients of single records held in memory at a time, as numbers: half a gigabyte of float32.
 NUMBERS = 2**27

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
-from vestige.records import Records
+if TYPE_CHECKING:
+    from vestige.records import Records
 
 # Rows compared at a time: a thousand secrets against ten thousand records would fill gigabytes.
 ROWS = 16

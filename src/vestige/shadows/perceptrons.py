@@ -14,12 +14,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from vestige.private_steps import ClippedNoise
-from vestige.simulation import LocalTraining, Loss, cross_entropy, logistic
+from vestige.simulation.local_training import LocalTraining
+from vestige.simulation.losses import Loss, cross_entropy, logistic
+
+if TYPE_CHECKING:
+    from vestige.simulation.dp_sgd import ClippedNoise
 
 Backward = Callable[[Tensor, Tensor], Tensor]
 """(slope at an activation's output, that output) → slope at its input."""
@@ -166,7 +170,9 @@ def train_perceptrons(
 def _loss_slope(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
     """Slope of every record's loss at the logits, (s, c, n)."""
     if loss is cross_entropy:
-        return torch.softmax(outputs, 1).sub_(targets)
+        slope = torch.softmax(outputs, 1)
+        slope[:, : targets.shape[1]] -= targets  # outputs beyond the classes are padding
+        return slope
     if loss is logistic:
         return outputs.sigmoid() - targets[:, 1:]
     # Any other loss: autograd on the logits alone. Losses take (records, classes).

@@ -16,12 +16,15 @@ import torch
 from torch import Tensor
 
 from vestige import progress
+from vestige.choices import check_fields
 from vestige.errors import BadInput
 from vestige.records import Records
 from vestige.shadows.modules import train_modules
 from vestige.shadows.perceptrons import Descent, KnownInputs, Perceptron, train_perceptrons
 from vestige.shadows.standardization import FirstLayer
-from vestige.simulation import LocalTraining, Simulator, one_hot
+from vestige.simulation.network import NetworkSimulator
+from vestige.simulation.released_tensors import check_tensors
+from vestige.simulation.simulator import Simulator
 
 # Pre-activations of as many 784-10-10 networks on 1,000 records stay in a CPU's cache.
 CHUNK = 64
@@ -31,24 +34,29 @@ CHUNK = 64
 class ShadowTraining:
     """Trains networks on a simulator's companions and one stand-in each, many at once.
 
-    Everything else is the simulator's own: network and initial weights (drawn anew for every shadow
-    where it says so), loss, normalisation, local training, clipping and noise of every step. Fully
+    Everything else is the simulator's own: network and initial weights (drawn again for every
+    shadow where it says so), loss, normalisation, local training, clipping and noise of every
+    step. Fully
     connected networks trained on the full batch go by explicit products (``perceptrons``), any
     other by ``vmap`` (``modules``); ``chunk`` networks at a time bound the memory. The same as
     training every network alone, up to rounding and noise.
     """
 
-    simulator: Simulator
+    simulator: NetworkSimulator
     chunk: int = CHUNK
 
     def __post_init__(self) -> None:
-        if self.chunk < 1:
-            raise BadInput("A chunk holds at least one network.")
-        if self.simulator.companions is None or self.simulator.local is None:
+        check_fields(self, counts=("chunk",))
+
+    @classmethod
+    def of(cls, simulator: Simulator) -> ShadowTraining:
+        """Shadows of a network's training; other kinds are refused."""
+        if not isinstance(simulator, NetworkSimulator):
             raise BadInput(
-                "Shadows are networks trained by SGD on known records: give a simulator with "
-                "companions and a LocalTraining, as InformedAdversary does for a ReleasedNetwork."
+                "Shadows are networks trained by SGD on known records: give a NetworkSimulator, as "
+                "InformedAdversary does for a ReleasedNetwork."
             )
+        return cls(simulator)
 
     def without_noise(self) -> ShadowTraining:
         """The same, with the clipping of private steps and without their noise."""
@@ -84,23 +92,13 @@ class ShadowTraining:
     def row(self, tensors: Mapping[str, Tensor]) -> Tensor:
         """A released network as a row of weights (size,)."""
         parameters = self.simulator.parameters
-        foreign = sorted(set(tensors) - set(parameters))
-        if foreign:
-            raise BadInput(
-                f"The released model has a {foreign[0]!r} that the known one has not: attack it "
-                "with the architecture it was trained with."
-            )
-        for name, parameter in parameters.items():
-            if name not in tensors or tensors[name].shape != parameter.shape:
-                raise BadInput(
-                    f"The released model has no {name} of shape {tuple(parameter.shape)}: attack "
-                    "it with the architecture it was trained with."
-                )
-        return torch.cat([tensors[n].detach().to(self._like).flatten() for n in parameters]).cpu()
+        check_tensors(tensors, parameters, whole=True, finite=False)
+        like = self.simulator.like
+        return torch.cat([tensors[n].detach().to(like).flatten() for n in parameters]).cpu()
 
     def weights(self, stand_ins: Records, *, generator: torch.Generator) -> Tensor:
         """Weights (s, size) of the networks trained with each of the stand-ins."""
-        found = torch.empty((len(stand_ins), self.size), dtype=self._like.dtype)
+        found = torch.empty((len(stand_ins), self.size), dtype=self.simulator.like.dtype)
         for start in range(0, len(stand_ins), self.chunk):
             part = stand_ins[start : start + self.chunk]
             with torch.no_grad():
@@ -109,23 +107,13 @@ class ShadowTraining:
         return found
 
     @cached_property
-    def _like(self) -> Tensor:
-        return next(iter(self.simulator.parameters.values()))
-
-    @cached_property
-    def _training(self) -> LocalTraining:
-        assert self.simulator.local is not None
-        return self.simulator.local
-
-    @cached_property
     def _known(self) -> tuple[Tensor, Tensor]:
-        assert self.simulator.companions is not None
-        return self._inputs(self.simulator.companions)
+        return self.simulator.batch(self.simulator.companions)
 
     @cached_property
     def _perceptron(self) -> Perceptron | None:
         count = len(self._known[0]) + 1
-        whole = self._training.batches(count)[0] == slice(0, count)
+        whole = self.simulator.local.batches(count)[0] == slice(0, count)
         return Perceptron.read(self.simulator.network) if whole else None
 
     @cached_property
@@ -134,9 +122,9 @@ class ShadowTraining:
         return KnownInputs.of(self._flat(x), targets, self.simulator.clipped_noise)
 
     def _trained(self, stand_ins: Records, generator: torch.Generator) -> Tensor:
-        x, targets = self._inputs(stand_ins)
+        x, targets = self.simulator.batch(stand_ins)
         initial = self._initial(len(stand_ins), generator)
-        simulator, training = self.simulator, self._training
+        simulator, training = self.simulator, self.simulator.local
         if self._perceptron is None:
             trained = train_modules(
                 simulator,
@@ -166,11 +154,5 @@ class ShadowTraining:
         drawn = [self.simulator.started(generator).parameters for _ in range(count)]
         return {n: torch.stack([parameters[n] for parameters in drawn]) for n in self.names}
 
-    def _inputs(self, records: Records) -> tuple[Tensor, Tensor]:
-        """Records in the network's precision, and label targets."""
-        x = records.x.to(self._like)
-        return x, one_hot(records.y, records.classes, x.dtype).to(x.device)
-
     def _flat(self, x: Tensor) -> Tensor:
-        normalization = self.simulator.normalization
-        return (x if normalization is None else normalization(x)).flatten(1)
+        return self.simulator.inputs(x).flatten(1)

@@ -1,27 +1,28 @@
-"""What every client does before it trains: check its batch, copy its model, fix its randomness."""
+"""What clients do: check a batch, copy the model, fix randomness, train with SGD or DP-SGD."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
+from vestige.choices import describe_value
 from vestige.errors import BadInput
 from vestige.records import Records
-from vestige.simulation import Loss, Simulator, cross_entropy, logits_of, one_hot
+from vestige.simulation.dp_sgd import ClippedNoise, clipping_factors
+from vestige.simulation.losses import logits_of, one_hot
+from vestige.simulation.network import NetworkSimulator
+from vestige.simulation.refusals import refusal, refusing
+from vestige.simulation.replayed_network import without_recomputation
+from vestige.simulation.simulator import Simulator
+from vestige.simulation.update import UpdateSimulator
 
-
-def parameter_device(model: nn.Module) -> torch.device:
-    """The device a model lives on."""
-    return next((p.device for p in model.parameters()), torch.device("cpu"))
-
-
-def parameter_dtype(model: nn.Module) -> torch.dtype:
-    """The precision a model computes in."""
-    return next((p.dtype for p in model.parameters()), torch.float32)
+AT_ONCE = 256
+"""Records whose gradients are held in memory at the same time."""
 
 
 @contextmanager
@@ -35,19 +36,18 @@ def seeded(generator: torch.Generator) -> Iterator[None]:
 
 def client_copy(simulator: Simulator) -> nn.Module:
     """A copy of the model in the mode the client trains in, batch norm and dropout included."""
-    return copy.deepcopy(simulator.model).train(simulator.mode == "train")
+    copied = copy.deepcopy(simulator.model).train(simulator.mode == "train")
+    return without_recomputation(copied)
 
 
 def client_batch(simulator: Simulator, secret: Records) -> tuple[Tensor, Tensor]:
     """Inputs (normalised) and targets for ordinary training code, checked against the model."""
     if len(secret) == 0:
         raise BadInput("The batch is empty: a client needs at least one record.")
-    model = simulator.model
-    records = secret.to(parameter_device(model))
-    inputs = records.x.to(parameter_dtype(model))
-    if simulator.normalization is not None:
-        inputs = simulator.normalization(inputs)
-    return inputs, one_hot(records.y, secret.classes, inputs.dtype)
+    like = next(simulator.model.parameters(), torch.zeros(()))
+    records = secret.to(like.device)
+    inputs = records.x.to(like.dtype)
+    return simulator.inputs(inputs), one_hot(records.y, secret.classes, inputs.dtype)
 
 
 def loss_of(simulator: Simulator, model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
@@ -55,22 +55,109 @@ def loss_of(simulator: Simulator, model: nn.Module, inputs: Tensor, targets: Ten
     try:
         outputs = logits_of(model(inputs))
     except (RuntimeError, ValueError) as error:
-        if "more than 1 value per channel" in str(error):
-            raise BadInput(
-                "Batch norm cannot train on a single record: use a larger batch, or mode='eval'."
-            ) from error
+        said = refusal(error)
+        if said is not None:
+            raise BadInput(said) from error
         raise BadInput(
             f"The model does not accept records of shape {tuple(inputs.shape[1:])} "
             f"({str(error).splitlines()[0]}): check its input layer and the records' space."
         ) from error
-    _check_logits(simulator.loss, outputs, targets)
     losses = simulator.loss(outputs, targets)
-    return losses.mean() if simulator.reduction == "mean" else losses.sum()
+    _check_losses(losses, outputs)
+    return simulator.reduced(losses)
 
 
-def _check_logits(loss: Loss, outputs: Tensor, targets: Tensor) -> None:
-    if loss is cross_entropy and outputs.shape != targets.shape:
+def _check_losses(losses: object, outputs: Tensor) -> None:
+    if not isinstance(losses, Tensor) or losses.shape != outputs.shape[:1]:
+        shape = tuple(losses.shape) if isinstance(losses, Tensor) else describe_value(losses)
         raise BadInput(
-            f"The model returns {outputs.shape[-1]} logits, but the records have "
-            f"{targets.shape[-1]} classes: a label would be out of range; make them equal."
+            f"The loss returned {shape} for {len(outputs)} records: it must return one value for "
+            "each (in torch's losses say reduction='none'); the victim's reduction joins them."
         )
+
+
+def joined(known: Records, secret: Records) -> Records:
+    """All training records in their fixed order: the known ones, then the secret."""
+    if known.space != secret.space:
+        raise BadInput(
+            "The known records and the secret describe different spaces: take them from one "
+            "dataset."
+        )
+    moved = known.to(secret.x.device)
+    x = torch.cat([moved.x.to(secret.x.dtype), secret.x])
+    return replace(known, x=x, y=torch.cat([moved.y, secret.y]))
+
+
+def set_private_gradients(
+    simulator: Simulator,
+    model: nn.Module,
+    inputs: Tensor,
+    targets: Tensor,
+    private: ClippedNoise,
+    *,
+    generator: torch.Generator,
+) -> None:
+    """Give every trainable parameter the noisy gradient of one private step, as its ``grad``.
+
+    Abadi et al. 2016, Algorithm 1, lines 6 to 9, with every record in the sample. The trainer's own
+    code: attackers simulate the step with ``vestige.shadows``, and the preflight compares.
+    """
+    with torch.no_grad():
+        loss_of(simulator, model, inputs[:1], targets[:1])  # refuses what does not fit
+    named = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    weights = {name: parameter.detach() for name, parameter in named.items()}
+
+    def own_loss(current: dict[str, Tensor], record: Tensor, target: Tensor) -> Tensor:
+        outputs = logits_of(torch.func.functional_call(model, current, (record[None],)))
+        return simulator.loss(outputs, target[None]).sum()
+
+    # Dropout draws a mask for each record, as it does in a batch.
+    each = torch.func.vmap(torch.func.grad(own_loss), in_dims=(None, 0, 0), randomness="different")
+    totals = {name: torch.zeros_like(weight) for name, weight in weights.items()}
+    for start in range(0, len(inputs), AT_ONCE):
+        part = slice(start, start + AT_ONCE)
+        try:
+            slopes = each(weights, inputs[part], targets[part])
+        except RuntimeError as problem:
+            raise BadInput(
+                "The gradients of single records cannot be computed for this network "
+                f"({str(problem).splitlines()[0]}): private training needs layers that "
+                "torch.func.vmap can handle."
+            ) from problem
+        rows = torch.cat([slope.flatten(1) for slope in slopes.values()], 1)
+        norms = torch.linalg.vector_norm(rows, dim=1)
+        kept = clipping_factors(norms, private.clipping_norm)
+        for name, slope in slopes.items():
+            totals[name] += torch.tensordot(kept, slope, 1)
+    records = len(inputs) if simulator.reduction == "mean" else 1
+    for name, parameter in named.items():
+        noise = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
+        parameter.grad = (totals[name] + private.deviation * noise.to(parameter.device)) / records
+
+
+def train_by_sgd(
+    simulator: UpdateSimulator | NetworkSimulator,
+    model: nn.Module,
+    inputs: Tensor,
+    targets: Tensor,
+    *,
+    reshuffle: bool = False,
+    generator: torch.Generator,
+) -> None:
+    """Train a model as a simulator describes; ``reshuffle`` draws a new order at every epoch."""
+    local, private = simulator.local, simulator.clipped_noise
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.SGD(trained, lr=local.learning_rate, momentum=local.momentum)
+    order = torch.arange(len(inputs))
+    with seeded(generator):
+        for batch in local.batches(len(inputs)):
+            if reshuffle and batch.start == 0:
+                order = torch.randperm(len(inputs), generator=generator)
+            optimizer.zero_grad()
+            some, taught = inputs[order[batch]], targets[order[batch]]
+            if private is None:
+                with refusing():
+                    loss_of(simulator, model, some, taught).backward()
+            else:
+                set_private_gradients(simulator, model, some, taught, private, generator=generator)
+            optimizer.step()

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from vestige.bounds.description import in_words
-from vestige.heads import HeadedModel
-from vestige.simulation import Simulator
+from vestige.simulation.convex import ConvexSimulator
+from vestige.simulation.dp_sgd import ClippedNoise
+from vestige.simulation.head import HeadSimulator
+from vestige.simulation.kinds import ClippingSimulator, InformedSimulator
+from vestige.simulation.local_training import LocalTraining
+from vestige.simulation.network import NetworkSimulator
+from vestige.simulation.simulator import Simulator
+from vestige.simulation.update import UpdateSimulator
 
 
 def describe_client(
@@ -28,34 +34,40 @@ def describe_client(
         if simulator.normalization is None
         else f"mean {simulator.normalization.mean}, std {simulator.normalization.std}",
     }
-    if simulator.local is not None:
-        local = simulator.local
-        described["Local training" if simulator.companions is None else "Training"] = (
-            f"{local.steps} steps, batch {local.batch_size or 'whole'}, "
-            f"learning rate {local.learning_rate:g}, momentum {local.momentum:g}"
-        )
-    if simulator.head is not None:
+    private = simulator.clipped_noise if isinstance(simulator, ClippingSimulator) else None
+    privacy = [] if private is None else [_privacy_words(private)]
+    if isinstance(simulator, UpdateSimulator):
+        described["Local training"] = _steps_words(simulator.local)
+    if isinstance(simulator, NetworkSimulator):
+        described["Training"] = ", ".join([_steps_words(simulator.local), *privacy])
+    elif privacy:
+        described["Privacy"] = privacy[0]
+    if isinstance(simulator, HeadSimulator):
         described["Head"], described["Training"] = _head_words(simulator)
-    if simulator.clipped_noise is not None:
-        private = simulator.clipped_noise
-        words = (
-            f"each record's gradient clipped to norm {private.clipping_norm:g}, noise multiplier "
-            f"{private.noise_multiplier:g}"
-        )
-        before = described.pop("Training", None)
-        described["Training" if before else "Privacy"] = f"{before}, {words}" if before else words
-    if simulator.companions is not None:
+    if isinstance(simulator, InformedSimulator):
         described["Known records"] = f"{len(simulator.companions):,}"
-    if simulator.fit is not None:
+    if isinstance(simulator, ConvexSimulator):
         bias = "bias included" if simulator.fit.penalize_bias else "bias free"
         described["Training"] = f"to the optimum, L2 penalty {simulator.fit.l2:g}, {bias}"
     return described
 
 
-def _head_words(simulator: Simulator) -> tuple[str, str]:
-    training, model = simulator.head, simulator.model
-    assert training is not None
-    assert isinstance(model, HeadedModel)
+def _steps_words(local: LocalTraining) -> str:
+    return (
+        f"{local.steps} steps, batch {local.batch_size or 'whole'}, "
+        f"learning rate {local.learning_rate:g}, momentum {local.momentum:g}"
+    )
+
+
+def _privacy_words(private: ClippedNoise) -> str:
+    return (
+        f"each record's gradient clipped to norm {private.clipping_norm:g}, noise multiplier "
+        f"{private.noise_multiplier:g}"
+    )
+
+
+def _head_words(simulator: HeadSimulator) -> tuple[str, str]:
+    training, model = simulator.training, simulator.model
     hidden = "linear" if model.hidden is None else f"{model.hidden} hidden ReLUs"
     form = f"{hidden}, {model.width:,} features, {model.outputs} outputs"
     words = [f"{training.epochs} epochs of {training.optimizer}"]

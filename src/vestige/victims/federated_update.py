@@ -7,23 +7,18 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from vestige.bounds.mechanisms import DPSGD, LocalAggregation
+from vestige.choices import check_fields
 from vestige.errors import BadInput
-from vestige.observations import Release, UpdateRelease
-from vestige.private_steps import ClippedNoise
+from vestige.interfaces import UpdateRelease
+from vestige.mechanisms import DPSGD, LocalAggregation
 from vestige.records import Records
-from vestige.simulation import (
-    LocalTraining,
-    Loss,
-    Mode,
-    Normalization,
-    Reduction,
-    Simulator,
-    cross_entropy,
-)
-from vestige.victims.client import client_batch, client_copy, loss_of, seeded
+from vestige.simulation.dp_sgd import ClippedNoise
+from vestige.simulation.local_training import LocalTraining, Normalization
+from vestige.simulation.losses import Loss, cross_entropy
+from vestige.simulation.simulator import Mode, Reduction
+from vestige.simulation.update import UpdateSimulator
+from vestige.victims.client import client_batch, client_copy, train_by_sgd
 from vestige.victims.description import describe_client
-from vestige.victims.private_gradients import set_private_gradients
 
 
 @dataclass(frozen=True)
@@ -45,33 +40,30 @@ class FederatedUpdate:
     trained_steps: int = 0
     private: ClippedNoise | None = None
 
+    releases = UpdateRelease
+
     def __post_init__(self) -> None:
+        check_fields(self, not_negative=("trained_steps",))
         if self.private is not None and self.mode != "eval":
             raise BadInput("Private steps are computed record by record: say mode='eval'.")
-
-    @property
-    def releases(self) -> type[Release]:
-        """The kind of release."""
-        return UpdateRelease
 
     @property
     def mechanism(self) -> DPSGD | LocalAggregation:
         """Every local step counted as if the record were in it; or local steps alone."""
         if self.private is not None and self.private.noise_multiplier > 0:
-            noise, norm = self.private.noise_multiplier, self.private.clipping_norm
-            return DPSGD(noise, sampling_rate=1.0, steps=self.local.steps, clipping_norm=norm)
+            return self.private.mechanism(self.local.steps)
         return LocalAggregation(self.local.steps)
 
     @property
-    def simulator(self) -> Simulator:
+    def simulator(self) -> UpdateSimulator:
         """The same computation, differentiable, in the fixed order."""
-        return Simulator(
+        return UpdateSimulator(
             self.model,
             self.loss,
             self.reduction,
             self.mode,
             self.normalization,
-            self.local,
+            local=self.local,
             clipped_noise=self.private,
         )
 
@@ -82,23 +74,9 @@ class FederatedUpdate:
         model = client_copy(simulator)
         named = {n: p for n, p in model.named_parameters() if p.requires_grad}
         before = {n: p.detach().clone() for n, p in named.items()}
-        optimizer = torch.optim.SGD(
-            named.values(), lr=self.local.learning_rate, momentum=self.local.momentum
+        train_by_sgd(
+            simulator, model, inputs, targets, reshuffle=self.reshuffle, generator=generator
         )
-        order = torch.arange(len(secret))
-        with seeded(generator):
-            for batch in self.local.batches(len(secret)):
-                if self.reshuffle and batch.start == 0:
-                    order = torch.randperm(len(secret), generator=generator)
-                optimizer.zero_grad()
-                some, taught = inputs[order[batch]], targets[order[batch]]
-                if self.private is None:
-                    loss_of(simulator, model, some, taught).backward()
-                else:
-                    set_private_gradients(
-                        simulator, model, some, taught, self.private, generator=generator
-                    )
-                optimizer.step()
         buffers = dict(model.named_buffers()) if self.mode == "train" else {}
         return UpdateRelease(
             {n: p.detach() - before[n] for n, p in named.items()},

@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from vestige.errors import BadInput
-from vestige.observations import GradientRelease, Release, UpdateRelease
-from vestige.private_steps import ClippedNoise
+from vestige.errors import BadInput, extra
+from vestige.interfaces import GradientRelease, Release, UpdateRelease
 from vestige.records import Records
-from vestige.simulation import LocalTraining, Simulator, logits_of
+from vestige.simulation.dp_sgd import ClippedNoise
+from vestige.simulation.gradient import GradientSimulator
+from vestige.simulation.local_training import LocalTraining
+from vestige.simulation.losses import logits_of
+from vestige.simulation.simulator import Simulator
+from vestige.simulation.update import UpdateSimulator
 from vestige.victims.client import client_batch, client_copy, loss_of
 
 if TYPE_CHECKING:
@@ -35,7 +39,7 @@ class OpacusClient:
         return self.victim.releases
 
     @property
-    def simulator(self) -> Simulator:
+    def simulator(self) -> GradientSimulator | UpdateSimulator:
         """The same computation, differentiable."""
         return self.victim.simulator
 
@@ -48,9 +52,8 @@ class OpacusClient:
             loss_of(simulator, model, inputs[:1], targets[:1])  # refuses what does not fit
         named = {n: p for n, p in model.named_parameters() if p.requires_grad}
         before = {n: p.detach().clone() for n, p in named.items()}
-        federated = self.releases is UpdateRelease
+        federated = isinstance(simulator, UpdateSimulator)
         local = simulator.local if federated else LocalTraining(1, 1.0)
-        assert local is not None
         assert simulator.clipped_noise is not None
         wrapped = _wrapped(model)
         optimizer = _optimizer(wrapped, simulator.clipped_noise, local, simulator, generator)
@@ -81,8 +84,8 @@ def _wrapped(model: nn.Module) -> GradSampleModule:
         from opacus import GradSampleModule
     except ImportError as error:
         raise BadInput(
-            "Training by Opacus needs Opacus, which is not installed: install vestige[dp], or say "
-            "by='victim'."
+            "Training by Opacus needs Opacus, which is not installed: "
+            f"{extra('dp')}, or say by='victim'."
         ) from error
     mixing = nn.modules.batchnorm._NormBase
     if any(isinstance(module, mixing) for module in model.modules()):

@@ -8,17 +8,20 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from vestige.choices import check_fields
 from vestige.errors import BadInput
-from vestige.gradient_sequences import clipped_sum
-from vestige.observations import GradientSequenceRelease, Release
-from vestige.private_steps import PrivateSteps
+from vestige.interfaces import GradientSequenceRelease
 from vestige.records import Records
-from vestige.simulation import Loss, Normalization, Simulator, cross_entropy, one_hot
+from vestige.simulation.alterations import split_like
+from vestige.simulation.dp_sgd import PrivateSteps
+from vestige.simulation.gradient_sequence import GradientSequenceSimulator
+from vestige.simulation.local_training import Normalization
+from vestige.simulation.losses import Loss, cross_entropy
+from vestige.victims.client import joined
 from vestige.victims.description import describe_client
-from vestige.victims.known_records import joined
 
 if TYPE_CHECKING:
-    from vestige.bounds import DPSGD
+    from vestige.mechanisms import DPSGD
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,7 @@ class PrivateTraining:
     that the guarantee is made for (Hayes, Mahloujifar and Balle, "Bounding Training Data
     Reconstruction in DP-SGD", 2023): the release holds every step's noisy sum and which *known*
     records it had sampled, so that their contribution can be subtracted; whether the secret was
-    sampled, and the noise, are told to nobody. A trainer who publishes only the final model tells
+    sampled, and the noise, are not released. A trainer who publishes only the final model tells
     less.
 
     The network runs in eval mode: batch norm would mix records, and then no gradient is a single
@@ -45,18 +48,16 @@ class PrivateTraining:
     loss: Loss = cross_entropy
     normalization: Normalization | None = None
 
+    releases = GradientSequenceRelease
+
     def __post_init__(self) -> None:
+        check_fields(self)
         PrivateSteps(self.mechanism, self.learning_rate)  # refuses what does not fit
 
     @property
-    def releases(self) -> type[Release]:
-        """The kind of release."""
-        return GradientSequenceRelease
-
-    @property
-    def simulator(self) -> Simulator:
+    def simulator(self) -> GradientSequenceSimulator:
         """The same training as far as it can be replayed: all but the noise and the sampling."""
-        return Simulator(
+        return GradientSequenceSimulator(
             self.model,
             self.loss,
             "sum",
@@ -71,19 +72,17 @@ class PrivateTraining:
         if len(secret) != 1:
             raise BadInput(f"One record is unknown, not {len(secret)}: give a single secret.")
         simulator = self.simulator
-        private = PrivateSteps(self.mechanism, self.learning_rate)
-        parameters = dict(simulator.parameters)
-        like = next(iter(parameters.values()))
-        records = joined(self.known, secret).to(like.device)
-        x, targets = records.x.to(like.dtype), one_hot(records.y, records.classes, like.dtype)
+        private, parameters, like = simulator.private, dict(simulator.parameters), simulator.like
+        records = joined(self.known, secret)
+        x, targets = simulator.batch(records)
         sequence: dict[str, list[torch.Tensor]] = {name: [] for name in parameters}
         sampling = []
         for _ in range(self.mechanism.steps):
             draws = torch.rand(len(records), generator=generator)
             sampled = (draws < self.mechanism.sampling_rate).to(like.device)
-            total = clipped_sum(simulator, private, parameters, x[sampled], targets[sampled])
+            total = simulator.clipped_sum(parameters, x[sampled], targets[sampled])
             noise = torch.randn(total.shape, generator=generator).to(like)
-            noisy = _by_name(total + private.noise * noise, parameters)
+            noisy = split_like(total + private.noise * noise, parameters)
             for name, tensor in noisy.items():
                 sequence[name].append(tensor)
             sampling.append(sampled[:-1].cpu())
@@ -103,11 +102,3 @@ class PrivateTraining:
             f"learning rate {self.learning_rate:g}"
         )
         return described
-
-
-def _by_name(flat: torch.Tensor, parameters: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """A flat vector cut into the shapes of the parameters, in their order."""
-    pieces = flat.split([value.numel() for value in parameters.values()])
-    return {
-        name: piece.reshape(value.shape) for (name, value), piece in zip(parameters.items(), pieces)
-    }

@@ -9,14 +9,22 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from vestige.convex import ConvexFit, features_of, layer_tensors, linear_classifier, minimized
-from vestige.observations import ModelRelease, Release
+from vestige.choices import check_fields
+from vestige.interfaces import ModelRelease
 from vestige.records import Records
-from vestige.simulation import Normalization, Simulator, cross_entropy, logistic
-from vestige.victims.client import client_batch
+from vestige.simulation.convex import (
+    ConvexFit,
+    ConvexSimulator,
+    features_of,
+    layer_tensors,
+    linear_classifier,
+    minimized,
+)
+from vestige.simulation.local_training import Normalization
+from vestige.simulation.losses import cross_entropy, logistic
+from vestige.victims.client import client_batch, joined
 from vestige.victims.description import describe_client
-from vestige.victims.estimators import estimator_fit
-from vestige.victims.known_records import joined
+from vestige.victims.scikit_learn import estimator_fit
 
 
 @dataclass(frozen=True)
@@ -32,6 +40,11 @@ class ReleasedConvexModel:
     fit: ConvexFit = field(default_factory=lambda: ConvexFit(l2=1e-2))
     normalization: Normalization | None = None
 
+    releases = ModelRelease
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
     @staticmethod
     def from_estimator(estimator: object, known: Records) -> ReleasedConvexModel:
         """The victim that trains as a fitted scikit-learn LogisticRegression did.
@@ -40,16 +53,11 @@ class ReleasedConvexModel:
         """
         return ReleasedConvexModel(known, estimator_fit(estimator, known))
 
-    @property
-    def releases(self) -> type[Release]:
-        """The kind of release."""
-        return ModelRelease
-
     @cached_property
-    def simulator(self) -> Simulator:
+    def simulator(self) -> ConvexSimulator:
         """The same objective, on the known records and a candidate."""
         logits = 1 if self.known.classes == 2 else self.known.classes
-        return Simulator(
+        return ConvexSimulator(
             linear_classifier(math.prod(self.known.space.shape), logits, torch.float64),
             logistic if self.known.classes == 2 else cross_entropy,
             "sum",

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from vestige.bounds.mechanisms import Mechanism, NonPrivate
-from vestige.errors import BadInput
-from vestige.heads import HeadedModel, HeadTraining
-from vestige.observations import ModelRelease, Release
+from vestige.choices import check_fields
+from vestige.errors import BadInput, extra
+from vestige.interfaces import ModelRelease
+from vestige.mechanisms import Mechanism, NonPrivate
+from vestige.networks.headed_model import HeadedModel
 from vestige.records import Records
-from vestige.simulation import Normalization, Simulator, cross_entropy, logistic
-from vestige.training_sets import OneAgainstRest
+from vestige.simulation.dp_sgd import clipping_factors
+from vestige.simulation.head import HeadSimulator
+from vestige.simulation.head_training import HeadTraining
+from vestige.simulation.local_training import Normalization
+from vestige.simulation.losses import cross_entropy, logistic
+from vestige.simulation.training_sets import OneAgainstRest
 from vestige.victims.client import client_batch
 from vestige.victims.description import describe_client
-from vestige.victims.head_dp_sgd import train_by_opacus, train_by_own_loop
 
 
 @dataclass(frozen=True)
@@ -35,14 +41,15 @@ class ReleasedHead:
     normalization: Normalization | None = None
     private_by: Literal["own loop", "opacus"] = "own loop"
 
+    releases = ModelRelease
+
     def __post_init__(self) -> None:
-        if not isinstance(self.model, HeadedModel):
+        if isinstance(self.model, nn.Module) and not isinstance(self.model, HeadedModel):
             raise BadInput(
                 f"A {type(self.model).__name__} has no backbone and head that are told apart: "
                 "write HeadedModel(backbone, width, outputs)."
             )
-        if self.private_by not in ("own loop", "opacus"):
-            raise BadInput(f"DP-SGD runs by 'own loop' or 'opacus', not by {self.private_by!r}.")
+        check_fields(self)
         if self.private_by == "opacus" and self.training.private is None:
             raise BadInput("Opacus trains privately: give the training its DPSGD mechanism.")
         labels = self.training.makeup.outputs
@@ -54,19 +61,13 @@ class ReleasedHead:
             )
 
     @property
-    def releases(self) -> type[Release]:
-        """The kind of release."""
-        return ModelRelease
-
-    @property
-    def simulator(self) -> Simulator:
+    def simulator(self) -> HeadSimulator:
         """The same training, differentiable; every run draws its own initial weights."""
-        return Simulator(
+        return HeadSimulator(
             self.model,
             logistic if self.model.outputs == 1 else cross_entropy,
             normalization=self.normalization,
-            head=self.training,
-            fresh_initialization=True,
+            training=self.training,
         )
 
     @property
@@ -88,7 +89,6 @@ class ReleasedHead:
                 "(this one) and 0 (another), in a space of two classes."
             )
         simulator = self.simulator.started(generator)
-        assert isinstance(simulator.model, HeadedModel)
         inputs, targets = client_batch(simulator, secret)
         taught = training.taught(targets)
         weights = training.record_weights(taught)
@@ -129,3 +129,85 @@ def _optimizer(training: HeadTraining, head: nn.Module) -> torch.optim.Optimizer
     return torch.optim.SGD(
         head.parameters(), lr=rate, weight_decay=decay, momentum=training.momentum
     )
+
+
+LossOfRecords = Callable[[nn.Module, Tensor], Tensor]
+"""(head, members) → weighted loss of each of these records."""
+
+
+def train_by_own_loop(
+    head: nn.Module,
+    training: HeadTraining,
+    losses: LossOfRecords,
+    *,
+    generator: torch.Generator,
+) -> None:
+    """Every record's own backward pass, clipped, summed, noised."""
+    private, parameters, records = training.private, list(head.parameters()), training.makeup.size
+    assert private is not None
+    assert private.clipping_norm is not None
+    limit = private.clipping_norm
+    for _ in range(private.steps):
+        sampled = torch.rand(records, generator=generator) < private.sampling_rate
+        total = [torch.zeros_like(p) for p in parameters]
+        for member in torch.nonzero(sampled):
+            slopes = torch.autograd.grad(losses(head, member).sum(), parameters)
+            norm = torch.stack([g.square().sum() for g in slopes]).sum().sqrt()
+            for sum_, slope in zip(total, slopes):
+                sum_ += slope * clipping_factors(norm, limit)
+        expected = private.sampling_rate * records
+        with torch.no_grad():
+            for parameter, sum_ in zip(parameters, total):
+                noise = torch.randn(sum_.shape, generator=generator).to(sum_)
+                step = (sum_ + private.noise_multiplier * limit * noise) / expected
+                parameter.mul_(training.decay).sub_(training.learning_rate * step)
+
+
+def train_by_opacus(
+    head: nn.Module,
+    training: HeadTraining,
+    losses: LossOfRecords,
+    *,
+    generator: torch.Generator,
+) -> None:
+    """Opacus' sampler, per-sample gradients and optimiser.
+
+    Opacus divides by a gradient's norm plus 1e-6, so it clips that much harder than it says.
+    """
+    try:
+        from opacus import GradSampleModule
+        from opacus.optimizers import DPOptimizer
+        from opacus.utils.uniform_sampler import UniformWithReplacementSampler
+    except ImportError as error:
+        raise BadInput(
+            "Training a head with Opacus needs Opacus, which is not installed: "
+            f"{extra('dp')}, or set private_by='own loop'."
+        ) from error
+    private, records = training.private, training.makeup.size
+    assert private is not None
+    assert private.clipping_norm is not None
+    wrapped = GradSampleModule(head, loss_reduction="sum")
+    plain = torch.optim.SGD(
+        wrapped.parameters(), lr=training.learning_rate, weight_decay=training.weight_decay
+    )
+    optimizer = DPOptimizer(
+        plain,
+        noise_multiplier=private.noise_multiplier,
+        max_grad_norm=private.clipping_norm,
+        expected_batch_size=private.sampling_rate * records,  # pyright: ignore[reportArgumentType]
+        generator=generator,
+    )
+    sampler = UniformWithReplacementSampler(
+        num_samples=records,
+        sample_rate=private.sampling_rate,
+        steps=private.steps,
+        generator=generator,
+    )
+    with warnings.catch_warnings():
+        # Features need no gradient, which Opacus' hooks are told of at every step.
+        warnings.filterwarnings("ignore", message="Full backward hook is firing")
+        for members in sampler:
+            optimizer.zero_grad()
+            losses(wrapped, torch.tensor(members, dtype=torch.int64)).sum().backward()
+            optimizer.step()
+    wrapped.to_standard_module()

@@ -8,24 +8,18 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from vestige.bounds.mechanisms import DPSGD, NonPrivate
+from vestige.choices import check_fields
 from vestige.errors import BadInput
-from vestige.observations import ModelRelease, Release
-from vestige.private_steps import ClippedNoise
+from vestige.interfaces import ModelRelease
+from vestige.mechanisms import DPSGD, NonPrivate
 from vestige.records import Records
-from vestige.simulation import (
-    LocalTraining,
-    Loss,
-    Mode,
-    Normalization,
-    Reduction,
-    Simulator,
-    cross_entropy,
-)
-from vestige.victims.client import client_batch, client_copy, loss_of, seeded
+from vestige.simulation.dp_sgd import ClippedNoise
+from vestige.simulation.local_training import LocalTraining, Normalization
+from vestige.simulation.losses import Loss, cross_entropy
+from vestige.simulation.network import NetworkSimulator
+from vestige.simulation.simulator import Mode, Reduction
+from vestige.victims.client import client_batch, client_copy, joined, train_by_sgd
 from vestige.victims.description import describe_client
-from vestige.victims.known_records import joined
-from vestige.victims.private_gradients import set_private_gradients
 
 
 @dataclass(frozen=True)
@@ -52,7 +46,10 @@ class ReleasedNetwork:
     fresh_initialization: bool = False
     private: ClippedNoise | None = None
 
+    releases = ModelRelease
+
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.private is None:
             return
         if self.training.batch_size is not None:
@@ -67,11 +64,6 @@ class ReleasedNetwork:
             )
 
     @property
-    def releases(self) -> type[Release]:
-        """The kind of release."""
-        return ModelRelease
-
-    @property
     def mechanism(self) -> DPSGD | NonPrivate:
         """DP-SGD in which every step sees every record; or why there is no guarantee."""
         private = self.private
@@ -79,20 +71,18 @@ class ReleasedNetwork:
             return NonPrivate("the network is published as it was trained")
         if private.noise_multiplier == 0:
             return NonPrivate("gradients are clipped, but no noise is added")
-        return DPSGD(
-            private.noise_multiplier, 1.0, self.training.steps, clipping_norm=private.clipping_norm
-        )
+        return private.mechanism(self.training.steps)
 
     @property
-    def simulator(self) -> Simulator:
+    def simulator(self) -> NetworkSimulator:
         """The same training, differentiable, on the known records and a candidate."""
-        return Simulator(
+        return NetworkSimulator(
             self.model,
             self.loss,
             self.reduction,
             self.mode,
             self.normalization,
-            self.training,
+            local=self.training,
             companions=self.known,
             fresh_initialization=self.fresh_initialization,
             clipped_noise=self.private,
@@ -105,19 +95,7 @@ class ReleasedNetwork:
         inputs, targets = client_batch(simulator, records)
         model = client_copy(simulator)
         named = {n: p for n, p in model.named_parameters() if p.requires_grad}
-        optimizer = torch.optim.SGD(
-            named.values(), lr=self.training.learning_rate, momentum=self.training.momentum
-        )
-        with seeded(generator):
-            for batch in self.training.batches(len(records)):
-                optimizer.zero_grad()
-                if self.private is None:
-                    loss_of(simulator, model, inputs[batch], targets[batch]).backward()
-                else:
-                    set_private_gradients(
-                        simulator, model, inputs, targets, self.private, generator=generator
-                    )
-                optimizer.step()
+        train_by_sgd(simulator, model, inputs, targets, generator=generator)
         return ModelRelease(
             {n: p.detach().clone() for n, p in named.items()},
             {n: b.detach().clone() for n, b in model.named_buffers()},

@@ -7,15 +7,19 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from vestige.bounds.mechanisms import DPSGD, NonPrivate
+from vestige.choices import check_fields
 from vestige.errors import BadInput
-from vestige.observations import GradientRelease, Release
-from vestige.private_steps import ClippedNoise
+from vestige.interfaces import GradientRelease
+from vestige.mechanisms import DPSGD, NonPrivate
 from vestige.records import Records
-from vestige.simulation import Loss, Mode, Normalization, Reduction, Simulator, cross_entropy
-from vestige.victims.client import client_batch, client_copy, loss_of, seeded
+from vestige.simulation.dp_sgd import ClippedNoise
+from vestige.simulation.gradient import GradientSimulator
+from vestige.simulation.local_training import Normalization
+from vestige.simulation.losses import Loss, cross_entropy
+from vestige.simulation.refusals import refusing
+from vestige.simulation.simulator import Mode, Reduction
+from vestige.victims.client import client_batch, client_copy, loss_of, seeded, set_private_gradients
 from vestige.victims.description import describe_client
-from vestige.victims.private_gradients import set_private_gradients
 
 
 @dataclass(frozen=True)
@@ -40,33 +44,30 @@ class SharedGradient:
     trained_steps: int = 0
     private: ClippedNoise | None = None
 
+    releases = GradientRelease
+
     def __post_init__(self) -> None:
+        check_fields(self, not_negative=("trained_steps",))
         if self.private is not None and self.mode != "eval":
             raise BadInput("A private gradient is computed record by record: say mode='eval'.")
-
-    @property
-    def releases(self) -> type[Release]:
-        """The kind of release."""
-        return GradientRelease
 
     @property
     def mechanism(self) -> DPSGD | NonPrivate:
         """One step of DP-SGD in which the record takes part; or nothing."""
         if self.private is not None and self.private.noise_multiplier > 0:
-            noise, norm = self.private.noise_multiplier, self.private.clipping_norm
-            return DPSGD(noise, sampling_rate=1.0, steps=1, clipping_norm=norm)
+            return self.private.mechanism(steps=1)
         return NonPrivate("the gradient leaves as it was computed")
 
     @property
-    def simulator(self) -> Simulator:
+    def simulator(self) -> GradientSimulator:
         """The same computation, differentiable."""
-        return Simulator(
+        return GradientSimulator(
             self.model,
             self.loss,
             self.reduction,
             self.mode,
             self.normalization,
-            clipped_noise=self.private,
+            self.private,
         )
 
     def release(self, secret: Records, *, generator: torch.Generator) -> GradientRelease:
@@ -82,7 +83,7 @@ class SharedGradient:
             return GradientRelease(
                 {n: p.grad.detach() for n, p in named.items() if p.grad is not None}
             )
-        with seeded(generator):
+        with seeded(generator), refusing():
             loss = loss_of(simulator, model, inputs, targets)
             found = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
         tensors = {

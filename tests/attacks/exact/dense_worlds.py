@@ -7,7 +7,7 @@ import itertools
 import torch
 from torch import Tensor, nn
 
-from vestige.attacks.exact.layers import DenseHead, DenseLayer, Recovered
+from vestige.attacks.exact_inversion.layers import DenseHead, DenseLayer, Recovered
 
 
 def network(sizes: tuple[int, ...], *, bias: bool, seed: int = 0) -> nn.Sequential:

@@ -7,13 +7,17 @@ import pytest
 import torch
 from torch import nn
 
-from vestige.attacks.exact.exclusive_neurons import condition_holds, exclusive_counts, exclusivity
-from vestige.attacks.exact.layers import DenseHead, DenseLayer
+from vestige.attacks.exact_inversion.exclusive_neurons import (
+    condition_holds,
+    exclusive_counts,
+    exclusivity,
+)
+from vestige.attacks.exact_inversion.layers import DenseHead, DenseLayer
 from vestige.errors import BadInput
-from vestige.exclusivity import exclusivity_rate, hidden_activity
 from vestige.networks import mlp
 from vestige.records import Column, Records, TableSpace
-from vestige.simulation import Simulator
+from vestige.simulation.gradient import GradientSimulator
+from vestige.studies.diagnostics.exclusivity import exclusivity_rate, hidden_activity
 
 
 def brute_force(masks: list[np.ndarray]) -> bool:
@@ -87,7 +91,7 @@ def test_rate_counts_batches_that_meet_the_condition(hidden):
 
 def test_activity_is_that_of_the_network():
     model, records = world((30, 20))
-    first, second = hidden_activity(Simulator(model), records.x)
+    first, second = hidden_activity(GradientSimulator(model), records.x)
     assert torch.equal(torch.from_numpy(first), model[1](records.x) > 0)
     assert torch.equal(torch.from_numpy(second), model[:4](records.x) > 0)
 

@@ -7,16 +7,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vestige.attacks.exact.layers import DenseHead, DenseLayer, Recovered, dense_head
-from vestige.attacks.exact.lifted import lift_feasible, lifted_inversion
-from vestige.attacks.exact.noise import detected_precision
-from vestige.attacks.exact.propagation import Propagation, gradient_matrix
-from vestige.attacks.exact.reading import read
+from vestige.attacks.exact_inversion.layers import DenseHead, DenseLayer, Recovered, dense_head
+from vestige.attacks.exact_inversion.lifted import lift_feasible, lifted_inversion
+from vestige.attacks.exact_inversion.noise import detected_precision
+from vestige.attacks.exact_inversion.propagation import Propagation, gradient_matrix
+from vestige.attacks.exact_inversion.reading import read
 from vestige.errors import BadInput
+from vestige.interfaces import GradientRelease
 from vestige.networks import mlp
-from vestige.observations import GradientRelease
 from vestige.records import Column, TableSpace
-from vestige.simulation import Simulator, logistic, one_hot
+from vestige.simulation.gradient import GradientSimulator
+from vestige.simulation.losses import logistic, one_hot
 
 FEATURES, CLASSES = 40, 5
 SPACE = TableSpace(
@@ -35,13 +36,13 @@ def batch(size: int, seed: int = 7) -> tuple[Tensor, Tensor]:
 
 
 def head_of(network: nn.Module, x: Tensor, y: Tensor, change=None) -> DenseHead:
-    simulator = Simulator(network)
+    simulator = GradientSimulator(network)
     like = next(network.parameters())
-    gradient = simulator.gradient(x.to(like), one_hot(y, CLASSES, like.dtype))
+    gradient = simulator(x.to(like), one_hot(y, CLASSES, like.dtype))
     tensors = {name: t.detach() for name, t in gradient.items()}
     if change is not None:
         tensors = {name: change(t) for name, t in tensors.items()}
-    return dense_head(simulator, GradientRelease(tensors))
+    return dense_head(simulator, GradientRelease(tensors), shape=(FEATURES,))
 
 
 def trained(network: nn.Module, steps: int = 60) -> nn.Module:
@@ -140,9 +141,9 @@ def test_dead_neurons_are_not_taken_for_pruning():
     space = TableSpace(SPACE.columns, tuple(str(c) for c in range(100)))
     x, y = batch(3)
     network = mlp(space, (200,), generator=stream(0))
-    gradient = Simulator(network).gradient(x - 0.5, one_hot(y, 100))
+    gradient = GradientSimulator(network)(x - 0.5, one_hot(y, 100))
     release = GradientRelease({name: t.detach() for name, t in gradient.items()})
-    head = dense_head(Simulator(network), release)
+    head = dense_head(GradientSimulator(network), release, shape=(FEATURES,))
     assert (head.layers[1].weight_gradient == 0).all(0).any()
     assert read(head, None, None).missing is None
     found = lifted_inversion(head, generator=stream(1))
@@ -168,9 +169,10 @@ def test_single_logit():
     with torch.random.fork_rng():
         torch.manual_seed(0)
         network = nn.Sequential(nn.Linear(FEATURES, 200), nn.ReLU(), nn.Linear(200, 1))
-    simulator = Simulator(network, loss=logistic)
-    gradient = simulator.gradient(x, one_hot(y, 2))
-    head = dense_head(simulator, GradientRelease({n: t.detach() for n, t in gradient.items()}))
+    simulator = GradientSimulator(network, loss=logistic)
+    gradient = simulator(x, one_hot(y, 2))
+    release = GradientRelease({n: t.detach() for n, t in gradient.items()})
+    head = dense_head(simulator, release, shape=(FEATURES,))
     found = lifted_inversion(head, generator=stream(1))
     error, which = errors(found, x)
     assert error.max() < 1e-6
@@ -182,9 +184,10 @@ def test_two_classes_without_bias_certify_no_length():
     space = TableSpace(SPACE.columns, ("no", "yes"))
     x, _ = batch(4)
     network = mlp(space, (200,), bias=False, generator=stream(0))
-    simulator = Simulator(network)
-    gradient = simulator.gradient(x, one_hot(torch.tensor([0, 1, 1, 0]), 2))
-    head = dense_head(simulator, GradientRelease({n: t.detach() for n, t in gradient.items()}))
+    simulator = GradientSimulator(network)
+    gradient = simulator(x, one_hot(torch.tensor([0, 1, 1, 0]), 2))
+    release = GradientRelease({n: t.detach() for n, t in gradient.items()})
+    head = dense_head(simulator, release, shape=(FEATURES,))
     found = lifted_inversion(head, generator=stream(1))
     unit, own = nn.functional.normalize(found.inputs), nn.functional.normalize(x.double())
     assert (unit @ own.T).max(0).values.min() > 0.9999

@@ -7,17 +7,17 @@ import pytest
 import torch
 from dense_worlds import batch, head_of, network, worst
 
-from vestige.attacks.exact import noise
-from vestige.attacks.exact.propagation import Propagation, loss_vectors
-from vestige.attacks.exact.reading import read
-from vestige.attacks.exact.sampling import (
+from vestige.attacks.exact_inversion import noise
+from vestige.attacks.exact_inversion.propagation import Propagation, loss_vectors
+from vestige.attacks.exact_inversion.reading import read
+from vestige.attacks.exact_inversion.sampling import (
     BLOCK,
     FUTILE,
     expected_draws,
     sampling_inversion,
     silent_share,
 )
-from vestige.attacks.exact.silent_directions import Directions
+from vestige.attacks.exact_inversion.silent_directions import Directions
 from vestige.progress import Step, listening
 
 
@@ -78,7 +78,7 @@ def test_without_a_chance_it_hands_over_before_any_draw(
 ):
     x, y = batch(9, 30, 6, seed=0)
     head = head_of(network((30, units, 6), bias=True), x - 0.5, y)
-    monkeypatch.setattr("vestige.attacks.exact.sampling._searched", no_draws)
+    monkeypatch.setattr("vestige.attacks.exact_inversion.sampling._searched", no_draws)
     if "reading" in settings:
         # Told that the entries are exact: a rank above half the neurons would count as noise.
         settings = {"reading": read(head, settings["reading"], None)}
@@ -140,7 +140,7 @@ def test_only_columns_of_single_records_are_kept(generator):
     activations = chain.forward(x.numpy())
     signals = chain.backward(activations, loss_vectors(activations[-1], y.numpy()))[0]
     matrix = np.hstack([chain.weight_gradients[0], chain.bias_gradients[0][:, None]])
-    factors = noise.factored(matrix, "float64")
+    factors = noise.factorize(matrix, "float64")
     true = np.linalg.lstsq(
         factors.left, (signals[:, factors.rows] / factors.row_scale).T, rcond=None
     )[0]

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from two_layer_worlds import ACTIVATIONS, CUBIC, directions, normal, stream, world
 
-from vestige.attacks.tensor import hermite, subspace
-from vestige.attacks.tensor.activations import APPROXIMATE_GELU, GELU, RELU, TANH
-from vestige.attacks.tensor.decomposition import decomposed, unexplained
-from vestige.attacks.tensor.moments import first_moments, streams, without_lower_orders
+from vestige.attacks.tensor_features import hermite, subspace
+from vestige.attacks.tensor_features.activations import APPROXIMATE_GELU, GELU, RELU, TANH
+from vestige.attacks.tensor_features.decomposition import decompose, unexplained_share
+from vestige.attacks.tensor_features.moments import first_moments, streams, without_lower_orders
 
 SMOOTH = {"cubic": CUBIC, "tanh": TANH, "gelu": GELU, "tanh form of gelu": APPROXIMATE_GELU}
 
@@ -174,10 +174,10 @@ def test_exact_matrices_are_decomposed(size):
     columns = directions(size, size, seed=3).T
     weights = normal(4, size, seed=4)
     matrices = torch.einsum("ni,ai,bi->nab", weights, columns, columns)
-    found = decomposed(matrices, 6, stream(1))[0]
+    found = decompose(matrices, 6, stream(1))[0]
     cosines = (columns.T @ found).abs()
     assert float((cosines.max(1).values - 1).abs().max()) < 1e-9
-    assert unexplained(matrices, found) < 1e-18
+    assert unexplained_share(matrices, found) < 1e-18
     assert len(set(cosines.argmax(1).tolist())) == size
 
 
@@ -186,5 +186,5 @@ def test_noise_moves_a_decomposition_a_little():
     weights = normal(12, 4, seed=4)
     matrices = torch.einsum("ni,ai,bi->nab", weights, columns, columns)
     noise = normal(12, 4, 4, seed=5)
-    found = decomposed(matrices + 0.01 * (noise + noise.mT), 6, stream(1))[0]
+    found = decompose(matrices + 0.01 * (noise + noise.mT), 6, stream(1))[0]
     assert float((columns.T @ found).abs().max(1).values.min()) > 0.99

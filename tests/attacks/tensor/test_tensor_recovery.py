@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from two_layer_worlds import ACTIVATIONS, CUBIC, error, normal, stream, world
 
-from vestige.attacks.tensor.activations import RELU, TANH
-from vestige.attacks.tensor.equations import Equations
-from vestige.attacks.tensor.recovery import recovered
-from vestige.attacks.tensor.two_layer_gradient import TwoLayerGradient
+from vestige.attacks.tensor_features.activations import RELU, TANH
+from vestige.attacks.tensor_features.equations import Equations
+from vestige.attacks.tensor_features.recovery import recover_batch
+from vestige.attacks.tensor_features.two_layer_gradient import TwoLayerGradient
 from vestige.errors import BadInput
 
 
@@ -20,7 +20,7 @@ from vestige.errors import BadInput
 @pytest.mark.parametrize("batch", [1, 3])
 def test_outputs_alone_give_unit_records_exactly(name, batch):
     x, residuals, gradient = world(ACTIVATIONS[name], batch=batch)
-    found = recovered(gradient, batch, generator=stream())
+    found = recover_batch(gradient, batch, generator=stream())
     assert found.solved
     assert error(found.features, x, sign=name == "tanh") < 1e-10
     assert error(found.residuals.abs(), residuals.abs()) < 1e-10
@@ -31,7 +31,7 @@ def test_outputs_alone_give_unit_records_exactly(name, batch):
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_all_gradients_give_signs_and_lengths_too(name):
     x, residuals, gradient = world(ACTIVATIONS[name], everything=True, lengths=True)
-    found = recovered(gradient, 3, generator=stream(), unit_norm=False)
+    found = recover_batch(gradient, 3, generator=stream(), unit_norm=False)
     assert found.span_known
     assert error(found.features, x, sign=False) < 1e-9
     assert error(found.residuals, residuals, sign=False) < 1e-9
@@ -42,7 +42,7 @@ def test_several_outputs_and_biases(name):
     x, residuals, gradient = world(
         ACTIVATIONS[name], outputs=5, batch=4, everything=True, biases=True, lengths=True
     )
-    found = recovered(gradient, 4, generator=stream(), unit_norm=False)
+    found = recover_batch(gradient, 4, generator=stream(), unit_norm=False)
     assert error(found.features, x, sign=False) < 1e-9
     assert found.residuals.shape == (4, 5)
     assert error(found.residuals, residuals, sign=False) < 1e-9
@@ -57,7 +57,7 @@ def test_constant_output_weights_do_not_hide_records():
     gradient = replace(
         gradient, output_weights=rows, weight_gradient=sent @ x, bias_gradient=sent.sum(1)
     )
-    found = recovered(gradient, 3, generator=stream())
+    found = recover_batch(gradient, 3, generator=stream())
     assert error(found.features, x, sign=False) < 1e-9
 
 
@@ -77,7 +77,7 @@ def masked(gradient: TwoLayerGradient, share: float) -> TwoLayerGradient:
 @pytest.mark.parametrize("name", ["cubic", "relu"])
 def test_unknown_entries_are_left_out(name, everything):
     x, _, gradient = world(ACTIVATIONS[name], everything=everything)
-    found = recovered(masked(gradient, 0.5), 3, generator=stream())
+    found = recover_batch(masked(gradient, 0.5), 3, generator=stream())
     assert error(found.features, x, sign=False) < 1e-9
 
 
@@ -86,8 +86,8 @@ def test_pruned_outputs_are_exact_once_the_mask_is_told():
     x, _, gradient = world(CUBIC)
     known = gradient.output_gradient.abs() > gradient.output_gradient.abs().median()
     pruned = replace(gradient, output_gradient=torch.where(known, gradient.output_gradient, 0.0))
-    told = recovered(replace(pruned, output_known=known), 3, generator=stream())
-    untold = recovered(pruned, 3, generator=stream())
+    told = recover_batch(replace(pruned, output_known=known), 3, generator=stream())
+    untold = recover_batch(pruned, 3, generator=stream())
     assert error(told.features, x) < 1e-10
     assert error(untold.features, x) > 1e-2
     assert not untold.solved
@@ -98,7 +98,7 @@ def test_an_output_that_lost_every_entry_is_left_out():
     extra = torch.cat([gradient.output_gradient, torch.zeros_like(gradient.output_gradient[:1])])
     known = torch.ones_like(extra, dtype=torch.bool)
     known[-1] = False
-    found = recovered(
+    found = recover_batch(
         replace(gradient, output_gradient=extra, output_known=known), 3, generator=stream()
     )
     assert error(found.features, x) < 1e-10
@@ -116,7 +116,7 @@ def test_with_noise_the_error_is_that_of_efficient_estimation(name):
         noisy = replace(
             gradient, output_gradient=gradient.output_gradient + noise, noise=level * size
         )
-        found = recovered(noisy, 3, generator=stream())
+        found = recover_batch(noisy, 3, generator=stream())
         assert found.solved
         # Mean square misfit in units of the noise, less the 39 unknowns of 1,500 equations; its
         # standard deviation is √(2/1500) = .037.
@@ -135,7 +135,7 @@ def test_noise_above_the_hidden_gradient_does_not_spoil_the_outputs():
         name: getattr(gradient, name) + noise * normal(*getattr(gradient, name).shape, seed=place)
         for place, name in enumerate(("output_gradient", "weight_gradient", "bias_gradient"))
     }
-    found = recovered(replace(gradient, **changed, noise=noise), 3, generator=stream())
+    found = recover_batch(replace(gradient, **changed, noise=noise), 3, generator=stream())
     assert not found.span_known
     assert error(found.features, x) < 0.02
 
@@ -153,8 +153,8 @@ def test_units_that_are_not_random_stay_out_of_the_moments():
     outputs[:, :700] += ((new - old) @ residuals).T
     trained = replace(gradient, weights=weights, output_gradient=outputs)
     random = torch.arange(700, 1500)
-    found = recovered(trained, 3, generator=stream(), polish=False, random_units=random)
-    everything = recovered(trained, 3, generator=stream(), polish=False)
+    found = recover_batch(trained, 3, generator=stream(), polish=False, random_units=random)
+    everything = recover_batch(trained, 3, generator=stream(), polish=False)
     assert error(found.features, x) < 0.5 < error(everything.features, x)
 
 
@@ -201,8 +201,8 @@ def test_normal_equations_are_those_of_autograd(known):
 
 def test_too_many_unknowns_are_left_on_the_estimated_span(monkeypatch):
     x, _, gradient = world(CUBIC)
-    monkeypatch.setattr("vestige.attacks.tensor.recovery.MOST_UNKNOWNS", 10)
-    found = recovered(gradient, 3, generator=stream(), starts=1)
+    monkeypatch.setattr("vestige.attacks.tensor_features.recovery.MOST_UNKNOWNS", 10)
+    found = recover_batch(gradient, 3, generator=stream(), starts=1)
     assert not found.solved
     assert 1e-3 < error(found.features, x) < 0.6
 
@@ -210,14 +210,14 @@ def test_too_many_unknowns_are_left_on_the_estimated_span(monkeypatch):
 def test_bad_input_is_one_clear_sentence():
     _, _, gradient = world(CUBIC)
     with pytest.raises(BadInput, match="smaller batch"):
-        recovered(gradient, 13, generator=stream())
+        recover_batch(gradient, 13, generator=stream())
     empty = replace(gradient, output_gradient=torch.zeros_like(gradient.output_gradient))
     with pytest.raises(BadInput, match="holds no record"):
-        recovered(empty, 3, generator=stream())
+        recover_batch(empty, 3, generator=stream())
     with pytest.raises(BadInput, match="at least one record"):
-        recovered(gradient, 0, generator=stream())
+        recover_batch(gradient, 0, generator=stream())
     with pytest.raises(BadInput, match="widen the hidden layer"):
-        recovered(world(CUBIC, units=30)[2], 3, generator=stream())
+        recover_batch(world(CUBIC, units=30)[2], 3, generator=stream())
     with pytest.raises(BadInput, match="output weights: add them"):
         replace(gradient, weight_gradient=gradient.weights)
     with pytest.raises(BadInput, match=r"biases has shape \(3,\)"):

@@ -6,8 +6,8 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from vestige.attacks.tensor.activations import GELU, RELU, TANH, Activation, polynomial
-from vestige.attacks.tensor.two_layer_gradient import TwoLayerGradient
+from vestige.attacks.tensor_features.activations import GELU, RELU, TANH, Activation, polynomial
+from vestige.attacks.tensor_features.two_layer_gradient import TwoLayerGradient
 
 CUBIC = polynomial((0.0, 0.0, 1.0, 1.0))
 ACTIVATIONS = {"cubic": CUBIC, "tanh": TANH, "gelu": GELU, "relu": RELU}

@@ -1,0 +1,1 @@
+"""Feature inversion: features of the dense head exactly, then images."""

@@ -1,0 +1,1 @@
+"""What attacks that match gradients share."""

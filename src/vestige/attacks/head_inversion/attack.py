@@ -1,0 +1,289 @@
+"""Head inversion: features inferred from a released head's weights, then decoded into records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from vestige.attacks.head_inversion.affine_copies import AffineCopies
+from vestige.attacks.head_inversion.channels import AnalyticChannel, Channel, MeasuredChannel
+from vestige.attacks.head_inversion.coefficients import CoefficientNetwork
+from vestige.attacks.head_inversion.confidence import Confidence
+from vestige.attacks.head_inversion.estimators import (
+    Estimator,
+    HiddenLayerEstimator,
+    LinearHeadEstimator,
+)
+from vestige.attacks.head_inversion.knowledge import PriorKnowledge
+from vestige.attacks.head_inversion.posterior import posterior
+from vestige.attacks.head_inversion.reading import Heads, read_head
+from vestige.choices import check_fields
+from vestige.errors import BadInput
+from vestige.interfaces import ModelRelease, Observation, Public, Reconstruction
+from vestige.priors.feature_decoders import (
+    DecoderForm,
+    FeatureDecoder,
+    FullyConnectedDecoder,
+    train_decoder,
+)
+from vestige.records import ImageSpace
+
+HEADS_FOR_NOISE = 32
+"""Simulated heads that say how much noise to allow for."""
+
+CONFIDENCE_EXAMPLES = 2_000
+"""Public records whose drawings say what a drawing's error can be told by."""
+
+AT_A_TIME = 100
+"""Released heads whose features are estimated together."""
+
+
+@dataclass(frozen=True)
+class HeadInversion:
+    """Invert a head: the threat of Maciazek and Allison 2025, solved by inference and a decoder.
+
+    A head trained by gradient descent is κW₀ + AᵀX: what is left of its initial weights, and the
+    features of its training records times coefficients. Given the prior's features of each class,
+    the features are estimated (posterior, then ``polish_steps`` of Adam through the training's own
+    recursion), and a decoder that learned on public records draws them. One candidate for each
+    class in the training set.
+
+    The paper trains one network on millions of shadow heads to do all of this. Here at most
+    ``shadows`` heads are simulated, to measure the estimator's errors that the decoder must see
+    through; ``shadows=0`` takes them from the posterior's own formula. Heads with a hidden layer
+    need simulated heads (``coefficient_shadows``), because their coefficients depend on initial
+    weights.
+
+    Where several records of a class were trained on, a head holds hardly more than the mean of
+    their features, and the drawing is of whatever record of the class is nearest to it. A head with
+    fewer outputs than classes determines fewer combinations of features than there are; the rest is
+    the prior's. ``info`` says how many are determined.
+
+    Confidence is made without the secret. A drawing whose own features are far from those it was
+    drawn from, or whose pixels are undecided, is less likely to be the record; how much less is
+    learned from drawings of public records (``heads.confidence``).
+
+    Parameters
+    ----------
+    decoder
+        What the decoder is made of.
+    examples
+        Examples the decoder learns from, public records seen again and again.
+    shadows
+        Simulated heads that measure the estimator's errors; 0 for none.
+    copies
+        Affine copies of the public pictures to learn from as well; None for none.
+    rank
+        Principal directions of each class that features are sought in.
+    features_folder
+        Where features of the prior's records are kept, by content; None for nowhere.
+    """
+
+    decoder: DecoderForm = field(default_factory=FullyConnectedDecoder)
+    examples: int = 1_000_000
+    shadows: int = 300
+    coefficient_shadows: int = 8_000
+    copies: AffineCopies | None = None
+    polish_steps: int = 80
+    polish_rate: float = 0.2
+    rank: int = 100
+    batch_size: int = 256
+    learning_rate: float = 1e-3
+    features_folder: Path | None = field(default=None, repr=False)
+
+    name = "Head inversion"
+    summary = "infers the features a head was trained on and decodes them"
+    needs = "the released head, its backbone, how it was trained and records of the same kind"
+    cites = (
+        "Maciazek, Allison 2025, Vulnerability of Transfer-Learned Neural Networks to Data "
+        "Reconstruction Attacks in Small-Data Regime"
+    )
+    reads = (ModelRelease,)
+
+    def __post_init__(self) -> None:
+        check_fields(
+            self,
+            counts=("examples", "rank", "batch_size"),
+            positive=("learning_rate", "polish_rate"),
+            not_negative=("shadows", "polish_steps"),
+            least={"coefficient_shadows": 20},
+        )
+        if self.shadows == 1:
+            raise BadInput("Errors are measured on at least 2 shadows: give 0 for none.")
+
+    def prepare(self, public: Public, *, generator: torch.Generator) -> HeadInverter:
+        """Find the features of the prior's records, and train the decoder on them."""
+        knowledge = PriorKnowledge.of(public, self.rank, self.features_folder)
+        estimator = self._estimator(knowledge, generator)
+        channel = self._channel(knowledge, estimator, generator)
+        decoder = self._decoder(knowledge, channel, generator)
+        confidence = _confidence(knowledge, channel, decoder, generator)
+        return HeadInverter(knowledge, estimator, decoder, confidence)
+
+    def _estimator(self, knowledge: PriorKnowledge, generator: torch.Generator) -> Estimator:
+        linear = knowledge.linear
+        if knowledge.hidden is None:
+            statistics, records = knowledge.statistics, knowledge.records
+            plain = LinearHeadEstimator(
+                linear, statistics, records, self.polish_steps, self.polish_rate
+            )
+            if not self.shadows:
+                return plain
+            some = knowledge.simulated(min(self.shadows, HEADS_FOR_NOISE), generator)
+            true = knowledge.groups.means(knowledge.features[some.sets.members])
+            return plain.allowing_for_noise(some.heads, true)
+        if not self.shadows:
+            raise BadInput(
+                "Coefficients of a head with a hidden layer are learned from simulated heads: "
+                "leave shadows above 0."
+            )
+        simulated = knowledge.simulated(self.coefficient_shadows, generator)
+        network = CoefficientNetwork.learned(
+            simulated,
+            knowledge.features,
+            knowledge.groups,
+            knowledge.statistics,
+            epochs=max(1, 200_000 // self.coefficient_shadows),
+            generator=generator,
+        )
+        return HiddenLayerEstimator(network, knowledge.statistics, linear.noise_variance)
+
+    def _channel(
+        self, knowledge: PriorKnowledge, estimator: Estimator, generator: torch.Generator
+    ) -> Channel:
+        statistics, linear = knowledge.statistics, knowledge.linear
+        if self.shadows:
+            simulated = knowledge.simulated(self.shadows, generator)
+            true = knowledge.groups.means(knowledge.features[simulated.sets.members])
+            return MeasuredChannel.of(estimator(simulated.heads), true, statistics)
+        coefficients = linear.coefficients(statistics.mean[None])
+        weight = coefficients.mT @ statistics.mean
+        noise = linear.noise_variance * torch.eye(linear.outputs)
+        estimate = posterior(weight, coefficients, statistics, noise)
+        return AnalyticChannel.of(estimate, coefficients, statistics)
+
+    def _decoder(
+        self, knowledge: PriorKnowledge, channel: Channel, generator: torch.Generator
+    ) -> FeatureDecoder:
+        features = knowledge.features
+        decoder = FeatureDecoder(
+            self.decoder,
+            features.mean(0),
+            features.std(0).clamp_min(1e-6 + 1e-3 * float(features.std())),
+            len(knowledge.groups),
+            knowledge.public.space,
+            generator,
+        ).to(knowledge.device)
+        count = len(knowledge.places)
+        epochs = -(-self.examples // count)
+        copies = self.copies if isinstance(knowledge.public.space, ImageSpace) else None
+
+        def examples(epoch: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+            # Every third epoch, and the last, is of the records themselves.
+            altered = copies is not None and epoch % 3 != 2 and epoch < epochs - 1
+            own = knowledge.copied(copies, generator) if altered and copies else knowledge
+            order = torch.randperm(count, generator=generator)
+            for batch in order.split(self.batch_size):
+                yield own.examples(batch, channel, generator)
+
+        train_decoder(
+            decoder,
+            examples,
+            epochs=epochs,
+            steps=-(-count // self.batch_size),
+            learning_rate=self.learning_rate,
+        )
+        return decoder
+
+
+def _confidence(
+    knowledge: PriorKnowledge, channel: Channel, decoder: FeatureDecoder, generator: torch.Generator
+) -> Confidence:
+    order = torch.randperm(len(knowledge.places), generator=generator)[:CONFIDENCE_EXAMPLES]
+    features, groups, records = knowledge.examples(order, channel, generator)
+    with torch.no_grad():
+        drawings = decoder(features, groups)
+    errors = (drawings[:, None] - records).flatten(2).square().mean(2).amin(1).cpu()
+    return Confidence.learned(
+        drawings.cpu(),
+        knowledge.drawn_features(drawings),
+        features.cpu(),
+        groups.cpu(),
+        errors,
+        count=len(knowledge.groups),
+        space=knowledge.public.space,
+    )
+
+
+@dataclass(frozen=True)
+class HeadInverter:
+    """A prepared inversion: reads one released head, or many at once, which costs far less each."""
+
+    knowledge: PriorKnowledge
+    estimator: Estimator
+    decoder: FeatureDecoder
+    confidence: Confidence
+
+    def __call__(self, observation: Observation, generator: torch.Generator) -> Reconstruction:
+        """Draw what one head was trained on."""
+        return self.many([observation])[0]
+
+    def many(self, observations: Sequence[Observation]) -> list[Reconstruction]:
+        """Draw what each of many heads was trained on."""
+        groups, public = self.knowledge.groups, self.knowledge.public
+        for observation in observations:
+            if observation.hints.batch_size not in (None, groups.size):
+                raise BadInput(
+                    f"The head was trained on {groups.size} records by what is known of its "
+                    f"training, not on {observation.hints.batch_size}: audit it with "
+                    f"batch_size={groups.size}."
+                )
+        heads = [read_head(observation.release.tensors, public) for observation in observations]
+        results: list[Reconstruction] = []
+        for start in range(0, len(heads), AT_A_TIME):
+            some = Heads.joined(heads[start : start + AT_A_TIME])
+            results += [self._drawn(features) for features in self.estimator(some)]
+        return results
+
+    def decode(self, features: Tensor, labels: Tensor) -> Tensor:
+        """What the decoder draws from features (n, width) of records of these labels (n,)."""
+        groups, device = self.knowledge.groups, self.knowledge.device
+        index = {label: group for group, label in enumerate(groups.classes)}
+        # One class against the rest: the positives are the group that is drawn.
+        only = groups.wanted[0]
+        places = [index.get(int(label), only) for label in labels]
+        with torch.no_grad():
+            drawings = self.decoder(features.to(device), torch.tensor(places).to(device))
+        return drawings.cpu()
+
+    def _drawn(self, estimate: Tensor) -> Reconstruction:
+        knowledge, groups = self.knowledge, self.knowledge.groups
+        wanted = torch.tensor(groups.wanted)
+        with torch.no_grad():
+            drawings = self.decoder(
+                estimate[wanted].to(knowledge.device), wanted.to(knowledge.device)
+            )
+        drawings = drawings.cpu()
+        seen = knowledge.drawn_features(drawings)
+        classes = [groups.classes[group] for group in groups.wanted]
+        labels = torch.tensor([label for label in classes if label is not None])
+        return Reconstruction(
+            drawings,
+            labels if len(labels) == len(drawings) else None,
+            self.confidence(drawings, seen, estimate[wanted], wanted),
+            info=_facts(knowledge),
+        )
+
+
+def _facts(knowledge: PriorKnowledge) -> dict[str, str | int | float | bool]:
+    layer, groups = knowledge.linear.outputs, len(knowledge.groups)
+    free = knowledge.hidden is None and layer > 1
+    return {
+        "groups of records": groups,
+        "combinations of their features that the head determines": min(layer - free, groups),
+        "records in the largest group": max(knowledge.groups.counts),
+    }

@@ -1,0 +1,123 @@
+"""What the attacker makes of its prior before it sees a head: features, statistics, examples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from vestige.attacks.head_inversion.affine_copies import AffineCopies
+from vestige.attacks.head_inversion.channels import Channel
+from vestige.attacks.head_inversion.groups import Groups, GroupStatistics
+from vestige.attacks.head_inversion.linear_training import LinearTraining
+from vestige.attacks.head_inversion.reading import SimulatedHeads, check_training
+from vestige.interfaces import Public
+from vestige.records import Records
+from vestige.shadows.heads.factory import HeadFactory
+from vestige.simulation.backbone_features import features_of
+from vestige.simulation.kinds import head_simulator
+
+
+@dataclass(frozen=True)
+class PriorKnowledge:
+    """What the attacker makes of its prior before it sees a head."""
+
+    public: Public
+    factory: HeadFactory
+    groups: Groups
+    statistics: GroupStatistics
+    records: GroupStatistics
+    pictures: Tensor
+    places: Tensor
+    device: torch.device
+
+    @classmethod
+    def of(cls, public: Public, rank: int, folder: Path | None) -> PriorKnowledge:
+        """Find the features of the prior's records and their statistics."""
+        simulator = head_simulator(public.simulator)
+        model, training = simulator.model, simulator.training
+        check_training(training, model.hidden)
+        groups, own = Groups.of(training.makeup), public.prior.records
+        features, labels = features_of(simulator, own, folder).float(), own.y.cpu()
+        # Records of classes that no training set holds are left out.
+        wanted = {groups.classes[group] for group in groups.wanted}
+        present = torch.tensor([None in wanted or int(label) in wanted for label in labels])
+        return cls(
+            public,
+            HeadFactory(simulator, features, labels, coefficients=model.hidden is not None),
+            groups,
+            GroupStatistics.of(groups, features, labels, rank),
+            GroupStatistics.of(groups.apart(), features, labels, rank),
+            own.x.float().cpu(),
+            torch.nonzero(present).flatten(),
+            next(model.head.parameters()).device,
+        )
+
+    @property
+    def features(self) -> Tensor:
+        """Features (n, d) of the prior's records."""
+        return self.factory.features
+
+    @property
+    def hidden(self) -> int | None:
+        """Hidden units of the head; None if it is linear."""
+        return self.factory.model.hidden
+
+    @property
+    def linear(self) -> LinearTraining:
+        """Training of a linear head, or the first layer's noise."""
+        outputs = self.hidden or self.factory.model.outputs
+        return LinearTraining(self.factory.training, self.groups, outputs)
+
+    def simulated(self, count: int, generator: torch.Generator) -> SimulatedHeads:
+        """Heads trained on sets of the prior's records; with coefficients for a hidden layer."""
+        return SimulatedHeads.drawn(self.factory, count, generator)
+
+    def copied(self, copies: AffineCopies, generator: torch.Generator) -> PriorKnowledge:
+        """The same with copies of the pictures, and their features."""
+        own = self.public.prior.records
+        altered = replace(own, x=copies(self.pictures, generator).clamp(0, 1))
+        features = features_of(self.public.simulator, altered).float()
+        return replace(self, factory=replace(self.factory, features=features), pictures=altered.x)
+
+    def examples(
+        self, batch: Tensor, channel: Channel, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Estimated features, groups and the groups' records, for places of the prior's records."""
+        first = self.places[batch]
+        labels = self.public.prior.records.y.cpu()[first]
+        index = {label: group for group, label in enumerate(self.groups.classes)}
+        if None in index:
+            groups = torch.zeros_like(labels)
+        else:
+            groups = torch.tensor([index[int(label)] for label in labels])
+        most = max(self.groups.counts[group] for group in self.groups.wanted)
+        members = first[:, None].expand(-1, most).clone()
+        if most > 1:
+            members[:, 1:] = self._companions(labels, groups, members[:, 1:], generator)
+        blurred = channel(self.features[members].mean(1), groups, generator)
+        device = self.device
+        return blurred.to(device), groups.to(device), self.pictures[members].to(device)
+
+    def _companions(
+        self, labels: Tensor, groups: Tensor, members: Tensor, generator: torch.Generator
+    ) -> Tensor:
+        """Other records of the same class, as many as a group holds."""
+        counts, companions = torch.tensor(self.groups.counts), members.clone()
+        for group, label in enumerate(self.groups.classes):
+            rows = torch.nonzero(groups == group).flatten()
+            pool = self.public.prior.members(label)
+            size = (len(rows), int(counts[group]) - 1)
+            chosen = pool[torch.randint(len(pool), size, generator=generator)]
+            companions[rows[:, None], torch.arange(size[1])] = chosen
+        return companions
+
+    def drawn_features(self, drawings: Tensor) -> Tensor:
+        """Features of drawings (n, *shape)."""
+        space = self.public.space
+        if space.bounds is not None:
+            drawings = drawings.clamp(*space.bounds)
+        labels = torch.zeros(len(drawings), dtype=torch.long)
+        return features_of(self.public.simulator, Records(drawings.cpu(), labels, space)).float()

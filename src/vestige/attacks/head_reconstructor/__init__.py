@@ -1,0 +1,1 @@
+"""The published network that reads a head and draws its training records."""

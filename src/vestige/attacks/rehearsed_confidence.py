@@ -1,0 +1,198 @@
+"""Confidence that is a rate: what share of rehearsals as sure as this one found their record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+
+from vestige import progress
+from vestige.attacks.gradient_matching.matching import batch_size_of
+from vestige.attacks.gradient_matching.simulated_releases import simulate_observation
+from vestige.choices import check_fields
+from vestige.distances import mean_squared_error
+from vestige.errors import BadInput
+from vestige.interfaces import (
+    Attack,
+    Hints,
+    Observation,
+    Public,
+    Reconstruction,
+    Reconstructor,
+    Release,
+)
+from vestige.records import Prior, Records
+
+LARGEST_SHARE = 0.5
+"""Share of the prior's records that rehearsals may take from what the attack learns from."""
+FEWEST = 5
+"""Rehearsals below which a rate would say nothing."""
+
+Calibration = Callable[[Tensor], Tensor]
+"""An attack's own confidence (k,) → the share of rehearsed candidates like it that hit (k,)."""
+
+
+@dataclass(frozen=True)
+class RehearsedConfidence:
+    """Another attack on gradients or updates, with a confidence that means what it says.
+
+    The attack is rehearsed on simulated releases of prior records, made by the attacker's own
+    simulator, defence included, and its confidence is replaced by the rate at which candidates of
+    that confidence hit: 0.8 means that 8 of 10 hit. A candidate hits if its record is closer to it
+    than ``decoys`` other prior records of the same label (fewer where the prior has fewer). The
+    rates are an isotonic regression on what the attack said (Zadrozny and Elkan 2002, "Transforming
+    classifier scores into accurate multiclass probability estimates", Section 3), each block drawn
+    towards the overall rate as by one more observation.
+
+    The first observation of a batch size costs ``rehearsals`` more runs of the attack. A rate holds
+    for releases like the rehearsed ones: records like the prior's, made as the simulator makes
+    them.
+    """
+
+    attack: Attack
+    rehearsals: int = 40
+    decoys: int = 49
+
+    def __post_init__(self) -> None:
+        check_fields(self, counts=("rehearsals", "decoys"))
+
+    @property
+    def name(self) -> str:
+        """The attack's."""
+        return self.attack.name
+
+    @property
+    def summary(self) -> str:
+        """The attack's, and how its confidence comes about."""
+        return f"{self.attack.summary}; confidence from {self.rehearsals} rehearsals"
+
+    @property
+    def needs(self) -> str:
+        """The attack's."""
+        return self.attack.needs
+
+    @property
+    def cites(self) -> str:
+        """The attack's."""
+        return self.attack.cites
+
+    @property
+    def reads(self) -> tuple[type[Release], ...]:
+        """The attack's."""
+        return self.attack.reads
+
+    def prepare(self, public: Public, *, generator: torch.Generator) -> Reconstructor:
+        """Prepare the attack; rehearsals follow with the first observation of each kind."""
+        if not public.prior.collected:
+            raise BadInput(
+                "Rehearsals simulate releases of prior records, and none were given: give a prior, "
+                "or run the attack without RehearsedConfidence."
+            )
+        seed = int(torch.randint(2**62, (), generator=generator))
+        reconstruct = self.attack.prepare(public, generator=generator)
+        calibrations: dict[tuple[int, bool, bool], tuple[Calibration, str]] = {}
+
+        def calibrated(observation: Observation, generator: torch.Generator) -> Reconstruction:
+            found = reconstruct(observation, generator)
+            hints = observation.hints
+            kind = (
+                batch_size_of(observation),
+                hints.labels is not None,
+                hints.batch_size is not None,
+            )
+            if kind not in calibrations:
+                own = torch.Generator().manual_seed(seed)
+                calibrations[kind] = self._rehearse(public, *kind, generator=own)
+            calibration, words = calibrations[kind]
+            info = {**found.info, "confidence": words}
+            return replace(found, confidence=calibration(_said(found)), info=info)
+
+        return calibrated
+
+    def _rehearse(
+        self,
+        public: Public,
+        size: int,
+        labels_told: bool,
+        size_told: bool,
+        *,
+        generator: torch.Generator,
+    ) -> tuple[Calibration, str]:
+        """What confidences are worth on simulated releases of ``size`` records, and in words."""
+        records = public.prior.records
+        order = torch.randperm(len(records), generator=generator)
+        count = min(self.rehearsals, int(LARGEST_SHARE * len(records)) // size)
+        if count < FEWEST:
+            raise BadInput(
+                f"{FEWEST} rehearsals take {FEWEST * size:,} records, more than half of the "
+                f"prior's {len(records):,}: give a larger prior, or run the attack without "
+                "RehearsedConfidence."
+            )
+        taken, rest = records[order[: count * size]], records[order[count * size :]]
+        known = replace(public, prior=Prior(rest))
+        reconstruct = self.attack.prepare(known, generator=generator)
+        said, hits = [], []
+        for number in range(count):
+            batch = taken[torch.arange(number * size, (number + 1) * size)]
+            seen = simulate_observation(known, batch, generator=generator)
+            hints = Hints(size if size_told else None, seen.hints.labels if labels_told else None)
+            with progress.part(f"rehearsal {number + 1} of {count}"):
+                found = reconstruct(replace(seen, hints=hints), generator)
+            said.append(_said(found))
+            hits.append(self._hits(found.candidates, batch, rest))
+        scores, outcomes = torch.cat(said), torch.cat(hits)
+        words = f"rehearsed: {int(outcomes.sum())} of {len(outcomes)} candidates hit"
+        return isotonic_rates(scores, outcomes), words
+
+    def _hits(self, candidates: Tensor, batch: Records, others: Records) -> Tensor:
+        """Whether each candidate is closer to its record than to any decoy (k,)."""
+        costs = mean_squared_error(candidates, batch.x.to(candidates))
+        hits = torch.zeros(len(candidates), dtype=torch.bool)
+        usable = costs.nan_to_num(nan=1e30, posinf=1e30).cpu().numpy()
+        for candidate, record in zip(*linear_sum_assignment(usable)):
+            alike = others.x[others.y == batch.y[record]]
+            decoys = (alike if len(alike) else others.x)[: self.decoys].to(candidates)
+            nearest = mean_squared_error(candidates[candidate][None], decoys).min()
+            hits[candidate] = bool(costs[candidate, record] < nearest)
+        return hits
+
+
+def isotonic_rates(scores: Tensor, hits: Tensor) -> Calibration:
+    """The rate of hits as a function of the score that never falls.
+
+    Blocks of equal rate (Barlow et al. 1972, pool adjacent violators) of n observations and rate p
+    become (n·p + p̄)/(n + 1), p̄ the overall rate, so that few observations are never sure.
+    """
+    from sklearn.isotonic import IsotonicRegression
+
+    known = scores.isfinite()
+    if not bool(known.any()):
+        rate = float(hits.double().mean())
+        return lambda said: torch.full_like(said, rate)
+    x, y = scores[known].double().numpy(), hits[known].double().numpy()
+    fit = IsotonicRegression(out_of_bounds="clip").fit(x, y)
+    rates = torch.as_tensor(fit.predict(x))
+    blocks, block, counts = torch.unique(rates, return_inverse=True, return_counts=True)
+    shrunk = ((blocks * counts + y.mean()) / (counts + 1))[block]
+    final = IsotonicRegression(out_of_bounds="clip").fit(x, shrunk.numpy())
+    lowest = float(shrunk.min())
+
+    def calibration(said: Tensor) -> Tensor:
+        finite = said.isfinite()
+        values = torch.full(said.shape, lowest, dtype=torch.float64)
+        if bool(finite.any()):
+            values[finite] = torch.as_tensor(final.predict(said[finite].double().cpu().numpy()))
+        return values.to(torch.float32)
+
+    return calibration
+
+
+def _said(found: Reconstruction) -> Tensor:
+    """The attack's own confidence (k,), on the CPU; without one, its objective's negative."""
+    if found.confidence is not None:
+        return found.confidence.detach().cpu().float()
+    value = 0.0 if found.objective is None else -found.objective
+    return torch.full((len(found.candidates),), value)

@@ -1,0 +1,1 @@
+"""Bounds on the success of a reconstruction: one theorem per file."""

@@ -1,0 +1,53 @@
+"""From a run on disk to its judgement and page, again: no model, no data, no torch."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from vestige.errors import BadInput, NotFound, VestigeError, brief
+from vestige.pages.saving import is_redacted, save_page
+from vestige.reports.files import AGAIN, load_report
+from vestige.reports.report import Report
+from vestige.studies.judge import judged_again
+from vestige.studies.store import RunFolder
+
+
+def render_again(
+    path: Path, out: Path | None, *, redact: bool | None = None
+) -> tuple[Report[Any, Any], Path, bool]:
+    """Judge and render a finished run again; ``out`` is the page, or a folder for it.
+
+    Without a choice to ``redact``, a redacted page is replaced by a redacted one. Returned are the
+    report, its page and whether that is redacted.
+    """
+    if os.path.isdir(path):  # where Path raises for a name too long
+        kept = path / "report.json"
+        if not kept.is_file():
+            folder = RunFolder.existing(path)
+            planned = folder.manifest().get("units")
+            raise NotFound(
+                f"{path} holds {len(folder.finished())} of {brief(planned)} units and no report "
+                "yet: rerun the same command to resume."
+            )
+        if (path / "manifest.json").exists() or (path / "units").exists():
+            RunFolder(path).check_units()
+        path = kept
+    found = load_report(path)
+    name = "page.html"
+    page = out or path.parent / name
+    if os.path.isdir(page):
+        page = page / name
+    if redact is None:
+        redact = is_redacted(page)
+    try:
+        report = judged_again(found)
+        save_page(report, page, redact=redact)
+    except VestigeError:
+        raise
+    except Exception as error:  # every part can be sound and the whole make no sense
+        raise BadInput(
+            f"{path} holds numbers or pictures that do not belong together: {AGAIN}."
+        ) from error
+    return report, page, redact

@@ -1,0 +1,1 @@
+"""Pieces that only benchmarks and examples use, and that may still change."""

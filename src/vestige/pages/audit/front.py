@@ -1,0 +1,255 @@
+"""The first screen: verdict, dot arrays, trials by rank."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vestige.pages.audit.features import FeatureTable, agrees, feature_table
+from vestige.pages.differences import difference_frame
+from vestige.pages.marks import DotArray, rate_array, share_array
+from vestige.pages.pictures import GAP, Frame, Scale, drawn_how, frame, sprite_uri
+from vestige.reports import numbers
+from vestige.reports.audit import AttackFindings, AuditFindings, AuditReport, Exhibit
+from vestige.reports.parts import Picture, VerdictKind
+
+# Screen pixels that a row of batch pictures may take beside its label.
+BATCH_ROW = 940
+MOST_TRIALS = 5
+"""Trials that a page shows: up to five all of them, from six on three."""
+
+
+@dataclass(frozen=True)
+class BatchRow:
+    """The other records of a batch: secrets above reconstructions, or a sentence."""
+
+    name: str
+    secrets: Frame | None
+    reconstructions: Frame | None
+    width: int
+    height: int
+    note: str
+
+
+@dataclass(frozen=True)
+class Triplet:
+    """One trial: secret, reconstruction, their difference, decoy."""
+
+    identifier: str
+    name: str
+    place: str
+    hit: bool
+    rank: str
+    distances: str
+    frames: tuple[Frame, ...]
+    table: FeatureTable | None
+    batch: BatchRow | None
+
+    @property
+    def difference(self) -> bool:
+        """Whether a difference is shown."""
+        return any(one.difference for one in self.frames)
+
+
+def strongest(report: AuditReport) -> AttackFindings | None:
+    """Return the attack of the verdict, else the best non-guessing one by rate."""
+    named = [a for a in report.findings.attacks if a.name == report.verdict.attack]
+    real = [a for a in report.findings.attacks if not a.guess]
+    if named or not real:
+        return named[0] if named else None
+    return max(real, key=lambda a: rate_value(report, a))
+
+
+def rate_value(report: AuditReport, attack: AttackFindings) -> float:
+    """Return the rate of an attack, or less than any rate."""
+    rate = report.judgement.rates_of(attack).rate
+    return -1.0 if rate is None else rate.value
+
+
+def arrays(report: AuditReport) -> tuple[DotArray, ...]:
+    """Draw the strongest attack beside a claim, if there is one, and beside guessing."""
+    attack = strongest(report)
+    rate = None if attack is None else report.judgement.rates_of(attack).rate
+    if rate is None or rate.trials < 2:
+        return ()
+    drawn = [rate_array(rate, "came back under the strongest attack")]
+    claim = report.findings.smallest_claim
+    if claim is not None and report.verdict.kind is VerdictKind.CLAIM_REFUTED:
+        drawn.append(share_array(claim.rate, f"at most, says {_in_sentence(claim.source)}"))
+    drawn.append(
+        share_array(report.findings.false_positive_rate, "by guessing with the same hints")
+    )
+    return tuple(drawn)
+
+
+def trials_note(findings: AuditFindings) -> str:
+    """Say how the trials were chosen, what a hit is, and how records are drawn."""
+    passing = numbers.one_in(findings.false_positive_rate)
+    sentences = [
+        "Trials are chosen by rank of distance to the secret, never by eye."
+        if findings.trials_finished >= 6
+        else "All trials are shown, closest first."
+        if findings.trials_finished > 1
+        else "",
+        f"A hit lies closer to its secret than to all but {passing} of its own decoys.",
+        "Recovered: within half a standard deviation, or the same category."
+        if findings.space.kind == "table"
+        else drawn_how(findings.space.shape),
+    ]
+    if findings.space.kind == "image" and not findings.redacted:
+        sentences.append("Differences of luminance have full colour from half the range on.")
+    if findings.redacted:
+        sentences.append(
+            "A good reconstruction is the secret: both are withheld, and so are decoys, which "
+            "come from the same records."
+        )
+    return " ".join(s for s in sentences if s)
+
+
+def named_claim(findings: AuditFindings) -> str:
+    """Return who makes the claim that is no theorem, as it stands inside a sentence."""
+    return _in_sentence(findings.claim.source) if findings.claim else ""
+
+
+def _in_sentence(source: str) -> str:
+    return source[:1].lower() + source[1:] if source.startswith(("The ", "A ", "An ")) else source
+
+
+def triplets(
+    report: AuditReport, *, batches: bool, differences: int | None = None
+) -> tuple[Triplet, ...]:
+    """Return the trials to look at, in order of their place.
+
+    ``differences`` is the number of trials that show a difference, None for all.
+    """
+    attack = strongest(report)
+    held = list(zip(report.findings.exhibits, report.judgement.hits, strict=True))
+    own = [pair for pair in held if attack is not None and pair[0].attack == attack.name]
+    shown = sorted(own or held, key=lambda pair: (pair[0].place, pair[0].trial))
+    return tuple(
+        triplet(
+            report.findings,
+            exhibit,
+            f"t{i}",
+            hit=hit,
+            batches=batches,
+            difference=differences is None or i <= differences,
+        )
+        for i, (exhibit, hit) in enumerate(shown, 1)
+    )
+
+
+def triplet(
+    findings: AuditFindings,
+    exhibit: Exhibit,
+    identifier: str,
+    *,
+    hit: bool,
+    batches: bool,
+    difference: bool = True,
+) -> Triplet:
+    """Return one trial with its pictures or its table of features."""
+    name = trial_name(exhibit)
+    table = None
+    if findings.space.kind == "table":
+        table = feature_table(
+            findings.space.columns,
+            exhibit.secret,
+            exhibit.reconstruction,
+            exhibit.decoy,
+            withheld=findings.redacted,
+        )
+    among = f"{numbers.count(exhibit.rank)} of {numbers.count(exhibit.decoys + 1)}"
+    place = f"place {numbers.count(exhibit.place)} of {numbers.count(exhibit.of)}"
+    drawn = () if table else frames(findings, exhibit, name, hit=hit)
+    if drawn and difference and not findings.redacted:
+        signed = difference_frame(exhibit.secret, exhibit.reconstruction, identifier)
+        drawn = (*drawn[:2], *([signed] if signed else []), *drawn[2:])
+    return Triplet(
+        identifier=identifier,
+        name=name,
+        place="" if exhibit.of == 1 else place,
+        hit=hit,
+        rank=f"rank {among} among its decoys",
+        distances=f"Distance {_unbroken(exhibit.distance)}, "
+        f"nearest decoy {_unbroken(exhibit.nearest_decoy)}"
+        + ("" if findings.redacted or not exhibit.label else f"; label {exhibit.label}"),
+        frames=drawn,
+        table=table,
+        batch=batch_row(findings, exhibit, name) if batches and exhibit.batch else None,
+    )
+
+
+def _unbroken(distance: float | None) -> str:
+    """Write a distance so that no line ends inside it."""
+    return numbers.distance(distance).replace(" ", "\N{NO-BREAK SPACE}")
+
+
+def trial_name(exhibit: Exhibit) -> str:
+    """Name a trial by its place from six trials on, by its number below."""
+    if exhibit.of == 1:
+        return "The trial"
+    if exhibit.of < 6:
+        return f"Trial {numbers.count(exhibit.trial + 1)}"
+    names = {1: "Best trial", exhibit.of: "Worst trial"}
+    return names.get(exhibit.place, "Median trial")
+
+
+def frames(findings: AuditFindings, exhibit: Exhibit, name: str, *, hit: bool) -> tuple[Frame, ...]:
+    """Return secret, reconstruction and decoy; alt texts say role and outcome, nothing else."""
+    outcome = "closer" if hit else "not closer"
+    outcome += (
+        f" to the secret than to all but {numbers.one_in(findings.false_positive_rate)} decoys"
+    )
+    of = f"of {name[0].lower()}{name[1:]}" if exhibit.of == 1 else f"of the {name.lower()}"
+    return (
+        frame(findings.redacted, "Secret", exhibit.secret, f"Secret {of}"),
+        frame(
+            findings.redacted,
+            "Reconstruction",
+            exhibit.reconstruction,
+            f"Reconstruction: {outcome}",
+        ),
+        frame(
+            findings.redacted,
+            "Decoy",
+            exhibit.decoy,
+            f"Decoy: another {findings.space.noun} of the same class",
+        ),
+    )
+
+
+def batch_row(findings: AuditFindings, exhibit: Exhibit, name: str) -> BatchRow:
+    """Return the other records of the batch, as many as fit into one row."""
+    pairs = exhibit.batch
+    others = f"{numbers.plural(len(pairs), 'other record')} of this batch"
+    if findings.redacted:
+        return BatchRow(name, None, None, 0, 0, f"{others}: withheld.")
+    if findings.space.kind == "table":
+        found = [_recovered(findings, secret, drawn) for secret, drawn in pairs]
+        counts = ", ".join(str(n) for n in found)
+        total = numbers.plural(len(findings.space.columns), "feature")
+        return BatchRow(name, None, None, 0, 0, f"{others}: {counts} of {total} recovered.")
+    scale = Scale.of(findings.space.shape)
+    tile = scale.width * scale.thumbnail + GAP * scale.thumbnail
+    shown = pairs[: max(1, BATCH_ROW // tile)]
+    secrets, drawn = ([p[i] for p in shown] for i in (0, 1))
+    if all(p is None for p in secrets) or all(p is None for p in drawn):
+        return BatchRow(name, None, None, 0, 0, f"{others}: no picture is recorded.")
+    left = len(pairs) - len(shown)
+    return BatchRow(
+        name=name,
+        secrets=Frame("Secrets", sprite_uri(secrets), f"Secrets: {others}"),
+        reconstructions=Frame(
+            "Reconstructions", sprite_uri(drawn), f"Reconstructions: {others}", leak=True
+        ),
+        width=len(shown) * tile - GAP * scale.thumbnail,
+        height=scale.height * scale.thumbnail,
+        note=f"{numbers.count(left)} more are in the findings." if left else "",
+    )
+
+
+def _recovered(findings: AuditFindings, secret: Picture | None, drawn: Picture | None) -> int:
+    if secret is None or drawn is None:
+        return 0
+    pairs = zip(findings.space.columns, secret.array(), drawn.array())
+    return sum(agrees(c, a, b) for c, a, b in pairs)

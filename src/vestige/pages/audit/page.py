@@ -1,0 +1,113 @@
+"""The page of an audit, from its report: pure, without network, clock or randomness."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from vestige.pages.audit import evidence, front
+from vestige.pages.audit.assessment import assess_audit
+from vestige.pages.audit.exclusivity import exclusivity_view
+from vestige.pages.pictures import Scale
+from vestige.pages.shell import (
+    Front,
+    Panel,
+    attack_settings,
+    complete_settings,
+    failed_checks,
+    render_page,
+    sections,
+    surroundings,
+)
+from vestige.pages.templates import fragment, text
+from vestige.reports import numbers
+from vestige.reports.audit import AuditFindings, AuditReport
+from vestige.reports.parts import VerdictKind
+
+HARD_LIMIT = 6_000_000
+"""Bytes that a page may have; optional pictures are dropped in turn until it fits."""
+
+
+def render_audit(report: AuditReport, *, redact: bool = False) -> str:
+    """Render the report of an audit as one HTML page.
+
+    Parameters
+    ----------
+    report
+        Everything an audit found; nothing else is read.
+    redact
+        Withhold secrets and reconstructions, also where only a program would find them.
+
+    Returns
+    -------
+    str
+        The page. Equal reports give equal pages.
+    """
+    shown = report.without_secrets() if redact or report.findings.redacted else report
+    page = _page(shown, batches=True)
+    for differences in reversed(range(front.MOST_TRIALS)):
+        if len(page.encode()) <= HARD_LIMIT:
+            return page
+        page = _page(shown, batches=True, differences=differences)
+    return page if len(page.encode()) <= HARD_LIMIT else _page(shown, batches=False, differences=0)
+
+
+def _page(report: AuditReport, *, batches: bool, differences: int | None = None) -> str:
+    found, invalid = report.findings, report.verdict.kind is VerdictKind.INVALID
+    images = found.space.kind == "image"
+    doubt = None if invalid else evidence.evidence(report)
+    triplets = () if invalid else front.triplets(report, batches=batches, differences=differences)
+    condition = None if invalid else exclusivity_view(report)
+    note = front.trials_note(found)
+    if differences is not None and images and not found.redacted:
+        note += " Differences of some trials are left out to keep the page small."
+    exhibit = fragment("audit.html", "exhibit", found, triplets, (), note)
+    return render_page(
+        title=found.title,
+        date=numbers.date(found.times.finished) if found.times.finished else "",
+        redacted=found.redacted,
+        front=replace(
+            Front.of(report.verdict),
+            exhibit=exhibit if triplets else "",
+            lede=(report.verdict.lede, ""),
+            failed=failed_checks(report.judgement.checks) if invalid else (),
+            arrays=() if invalid else front.arrays(report),
+            layout=("slim " if len(triplets) in (1, 2) else "")
+            + ("tabular" if triplets and not images else ""),
+        ),
+        threat=Panel(found.threat, found.release),
+        body=sections(
+            "audit.html",
+            evidence=doubt and (found, doubt, triplets),
+            exclusivity=condition and (condition,),
+            bounds=doubt and (report, evidence.theory(report), front.named_claim(found)),
+        ),
+        checks=report.judgement.checks,
+        partial=evidence.partial(report) if invalid and found.attacks else None,
+        limits=found.limits,
+        appendix=sections("audit.html", assessment=(assess_audit(report),)),
+        settings=_settings(found),
+        environment=surroundings(found.environment, found.times.cpu_seconds, "vestige report RUN"),
+        attacks=attack_settings(found.attacks),
+        source="a record",
+        styles=(text("trials.css"), Scale.of(found.space.shape).css() + "\n") if images else (),
+        scripts=(text("trials.js"),) if images and not found.redacted else (),
+        readouts={"roc-readout": doubt.roc.readout} if doubt and doubt.roc else None,
+    )
+
+
+def _settings(findings: AuditFindings) -> list[tuple[str, str]]:
+    """Return what is needed to repeat the audit: its settings, and what they leave out."""
+    trials = numbers.count(findings.trials_finished)
+    if findings.trials_finished != findings.trials_planned:
+        trials += f" of {numbers.count(findings.trials_planned)} planned"
+    derived = [
+        ("Release", findings.release),
+        ("Trials", trials),
+        ("Decoys per trial", numbers.count(findings.decoys)),
+        ("Batch size", numbers.count(findings.batch_size)),
+        ("Distance", findings.distance),
+        ("False positive rate", numbers.share(findings.false_positive_rate)),
+        ("Confidence", f"{numbers.share(findings.confidence)}, joint over all attacks"),
+        ("Seed", "withheld" if findings.seed is None else str(findings.seed)),
+    ]
+    return complete_settings(findings.settings, derived)

@@ -1,0 +1,1 @@
+"""Documents: what studies find, as JSON. No torch."""

@@ -1,0 +1,211 @@
+"""What an audit measured and how it is judged, as one JSON document.
+
+Judging and rendering need nothing else: no model, no data, no torch. Times live in ``times``
+alone, so two runs of one audit are equal but for that field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Self
+
+from pydantic import Field, model_validator
+
+from vestige.reports.document import Document
+from vestige.reports.exclusivity import Exclusivity
+from vestige.reports.parts import AttackDescription, CurvePoint, Picture, Rate, ThreatDescription
+from vestige.reports.report import Findings, Judgement, Report
+
+
+class PermutationTest(Document):
+    """Whether an attack hit more often than if other records had been behind the releases.
+
+    ``expected_hits`` is the statistic: hits to be expected over all draws of the decoys;
+    ``by_chance`` is its mean over all permutations of the records of a class. Of ``permutations``
+    random ones ``as_extreme`` reach the statistic.
+    """
+
+    expected_hits: float
+    by_chance: float
+    permutations: int = Field(ge=1)
+    as_extreme: int = Field(ge=0)
+
+    @property
+    def p_value(self) -> float:
+        """Probability of such a statistic if nothing leaked; never zero."""
+        return (1 + self.as_extreme) / (1 + self.permutations)
+
+
+class PooledRate(Document):
+    """TPR when one threshold serves all trials, at a false positive rate, with honest limits.
+
+    ``threshold``, ``lower`` and ``upper`` are None where there are too few decoys for a limit;
+    ``needed`` says how many trials would give one.
+    """
+
+    false_positive_rate: float
+    threshold: float | None
+    true_positive_rate: float | None
+    lower: float | None
+    upper: float | None
+    needed: int
+
+
+class Outcome(Document):
+    """One attack on one trial. Distances are None where the attack gave nothing finite.
+
+    ``rank`` is the place of the secret among itself and its decoys by distance to the
+    reconstruction: 1 is closest, ties count against the attack. ``decoy_mean_error`` is the mean
+    squared error of the mean of the decoys, a guess that knows the class.
+    """
+
+    trial: int
+    rank: int
+    distance: float | None
+    decoy_distance: float | None
+    nearest_decoy: float | None
+    mse: float | None = None
+    psnr: float | None = None
+    ssim: float | None = None
+    label_accuracy: float | None = None
+    objective: float | None = None
+    confidence: float | None = None
+    diverged: bool = False
+    decoy_mean_error: float | None = None
+
+
+class AttackFindings(AttackDescription):
+    """What one attack did in all trials; ``permutation`` where releases were captured.
+
+    Redacted findings have rounded outcomes, and the ``quartiles`` of the exact ones with the digits
+    that a page shows: PSNR, RMSE and SSIM (of a single trial its value), and the mean of labels.
+    """
+
+    guess: bool
+    outcomes: tuple[Outcome, ...]
+    permutation: PermutationTest | None = None
+    remarks: tuple[str, ...] = ()
+    quartiles: dict[str, tuple[float, ...]] = Field(default_factory=dict)
+
+
+class AttackRates(Document):
+    """The rates of one attack; nothing where it has no outcomes."""
+
+    rate: Rate | None = None
+    curve: tuple[CurvePoint, ...] = ()
+    pooled: PooledRate | None = None
+
+
+class Claim(Document):
+    """A rate that is claimed never to be exceeded, and who claims it."""
+
+    rate: float = Field(ge=0, le=1)
+    source: str
+
+
+class HitBound(Document):
+    """One theorem's limit on the rate of hits, with what it assumes."""
+
+    name: str
+    success: float
+    assumptions: tuple[str, ...]
+    cites: str
+
+
+class HitBounds(Document):
+    """What theory allows any attack if the release is what it is said to be.
+
+    ``prior_success`` is that of a hit and ``origin`` says why; ``success`` is the smallest bound at
+    it, 1 where none applies, and ``tightest`` its name.
+    """
+
+    mechanism: str
+    prior_success: float
+    origin: str
+    bounds: tuple[HitBound, ...] = ()
+    success: float = 1.0
+    tightest: str | None = None
+
+
+class Exhibit(Document):
+    """A trial to look at, chosen by rank of distance to the secret, never by eye.
+
+    ``place`` is its place among ``of`` trials. ``batch`` holds the other records of its batch as
+    pairs of secret and reconstruction. Pictures are None where they are withheld or missing.
+    """
+
+    attack: str
+    trial: int
+    place: int
+    of: int
+    label: str
+    rank: int
+    decoys: int
+    distance: float | None
+    decoy_distance: float | None
+    nearest_decoy: float | None
+    secret: Picture | None
+    reconstruction: Picture | None
+    decoy: Picture | None
+    batch: tuple[tuple[Picture | None, Picture | None], ...] = ()
+
+    def __repr_args__(self) -> Iterator[tuple[str, Any]]:
+        """What a console shows: which trial it is, and nothing of its records."""
+        yield from ((name, getattr(self, name)) for name in ("attack", "trial", "place", "rank"))
+
+
+class AuditFindings(Findings):
+    """What the trials of an audit measured.
+
+    ``smallest_pool`` is there for captured releases: the fewest records of one class that secrets
+    and decoys come from. Limits allow for it.
+    """
+
+    release: str
+    threat: ThreatDescription
+    trials_planned: int
+    trials_finished: int
+    batch_size: int
+    decoys: int
+    false_positive_rate: float
+    confidence: float
+    distance: str
+    nearest_neighbor_distance: float | None = None
+    smallest_pool: int | None = Field(default=None, ge=2)
+    claim: Claim | None = None
+    bounds: HitBounds | None = None
+    attacks: tuple[AttackFindings, ...] = ()
+    exhibits: tuple[Exhibit, ...] = ()
+    exclusivity: Exclusivity | None = None
+
+    @property
+    def smallest_claim(self) -> Claim | None:
+        """The lower of the claim and what the stated mechanism allows, if any."""
+        claims = [] if self.claim is None else [self.claim]
+        if self.bounds is not None and self.bounds.success < 1:
+            claims.append(Claim(rate=self.bounds.success, source="The stated mechanism"))
+        return min(claims, key=lambda claim: claim.rate, default=None)
+
+
+class AuditJudgement(Judgement):
+    """The rates of the attacks, by name, and which exhibits are hits, in their order."""
+
+    rates: dict[str, AttackRates] = Field(default_factory=dict)
+    hits: tuple[bool, ...] = ()
+
+    def rates_of(self, attack: AttackDescription) -> AttackRates:
+        """The rates of an attack."""
+        return self.rates.get(attack.name, AttackRates())
+
+
+class AuditReport(Report[AuditFindings, AuditJudgement]):
+    """The report of an audit, also of captured releases whose batches are known."""
+
+    kind: str = "audit"
+
+    @model_validator(mode="after")
+    def _judged(self) -> Self:
+        """Refuse a judgement on other exhibits."""
+        if len(self.judgement.hits) != len(self.findings.exhibits):
+            raise ValueError("a judgement says of every exhibit whether it is a hit")
+        return self

@@ -1,0 +1,187 @@
+"""What an attack drew of many published heads, as one JSON document.
+
+Rendering needs nothing else: no model, no data, no torch. Errors are mean squared errors of images
+in [0, 1]; for images in [−1, 1], as Maciazek and Allison 2025 count, they are four times as large.
+"""
+
+from __future__ import annotations
+
+from vestige.reports.document import Document
+from vestige.reports.parts import AttackDescription, CurvePoint, Picture, Rate, ThreatDescription
+from vestige.reports.report import Findings, Judgement, Report
+
+PAPER_SCALE = 4
+"""An error of images in [−1, 1] over the same error of images in [0, 1]."""
+
+
+class NormalFit(Document):
+    """A normal law fitted to φ."""
+
+    mean: float
+    deviation: float
+
+
+class Histogram(Document):
+    """How often φ lies in each bar: own reconstructions first, then each kind of null."""
+
+    edges: tuple[float, ...]
+    counts: tuple[tuple[int, ...], ...]
+
+
+class RocCurve(Document):
+    """One ROC, by name."""
+
+    name: str
+    points: tuple[CurvePoint, ...]
+
+
+class OperatingPoint(Document):
+    """TPR where FPR = α: the value that counting gives, and limits that doubt the threshold too.
+
+    ``lower`` and ``upper`` are None where the heads are too few for a limit; ``needed`` says how
+    many would surely give one.
+    """
+
+    false_positive_rate: float
+    true_positive_rate: float
+    lower: float | None = None
+    upper: float | None = None
+    needed: int
+
+
+class CountedRates(Document):
+    """Rates of one way to count: at the nearest-neighbour threshold, and where FPR = α."""
+
+    name: str
+    true_positives: Rate
+    false_positives: Rate
+    operating_point: OperatingPoint
+
+
+class NullRates(Document):
+    """Own reconstructions against one kind of null: what passes at the threshold, and φ."""
+
+    name: str
+    false_positives: Rate
+    operating_point: OperatingPoint
+    fit: NormalFit | None = None
+
+
+class ClassRates(Document):
+    """One class: its own threshold, and rates at that threshold and where its own FPR = α.
+
+    ``shown`` says that the lower limit exceeds α, jointly for all classes, and ``redrawn`` that the
+    lower limit of the share of redrawn images does.
+    """
+
+    label: str
+    threshold: float
+    true_positives: Rate
+    false_positives: Rate
+    operating_point: OperatingPoint
+    shown: bool
+    redrawn: bool = False
+
+
+class HeadRates(Document):
+    """How many training images an attack redrew from many heads, counted in several ways.
+
+    ``counted`` holds the pooled rates, those with a threshold for each class and those of errors
+    divided by the class's threshold; ``ceiling`` the same for images that a decoder drew from the
+    true features, so that what a head hides and what a decoder cannot draw are told apart.
+    ``nulls`` begins with Definition 1, reconstructions of other heads. ``missing`` counts
+    reconstructions that were not finite; they are misses. ``redrawn`` counts those that pass the
+    threshold of the pooled operating point and are less than half as far from an image of their
+    head as the mean of the prior's images; None where heads are too few for limits.
+    """
+
+    heads: int
+    set_size: int
+    conditional: bool
+    threshold: float
+    confidence: float
+    false_positive_rate: float
+    missing: int
+    counted: tuple[CountedRates, ...]
+    nulls: tuple[NullRates, ...]
+    classes: tuple[ClassRates, ...]
+    curves: tuple[RocCurve, ...]
+    fit: NormalFit | None = None
+    histogram: Histogram | None = None
+    ceiling: tuple[CountedRates, ...] = ()
+    redrawn: Rate | None = None
+
+    @property
+    def pooled(self) -> CountedRates:
+        """All classes together, one threshold."""
+        return self.counted[0]
+
+
+class ClassExhibit(Document):
+    """One class of the head to look at: original, reconstruction, and an image of another head.
+
+    The decoy is the nearest image of the class in a training set that the head never saw.
+    """
+
+    label: str
+    threshold: float
+    error: float | None
+    decoy_error: float | None
+    secret: Picture | None
+    reconstruction: Picture | None
+    decoy: Picture | None
+
+    @property
+    def hit(self) -> bool:
+        """Whether the reconstruction lies within the threshold of the original."""
+        return self.error is not None and self.error <= self.threshold
+
+    @property
+    def false_hit(self) -> bool:
+        """Whether it lies within the threshold of the decoy."""
+        return self.decoy_error is not None and self.decoy_error <= self.threshold
+
+
+class HeadExhibit(Document):
+    """A head to look at, chosen by its mean error: ``place`` of ``of``, 1 is the closest."""
+
+    place: int
+    of: int
+    classes: tuple[ClassExhibit, ...]
+
+
+class PrivacyPoint(Document):
+    """The same study under DP-SGD: ε at δ (None: no noise), accuracy and rates.
+
+    ``reconstruction`` is what came back of the image that every point shows.
+    """
+
+    epsilon: float | None
+    delta: float | None
+    accuracy: float
+    accuracy_lower: float
+    accuracy_upper: float
+    operating_point: OperatingPoint
+    true_positives: Rate
+    reconstruction: Picture | None
+    error: float | None
+
+
+class HeadFindings(Findings):
+    """What a study of published heads measured, in so many blocks of heads."""
+
+    threat: ThreatDescription
+    attack: AttackDescription
+    rates: HeadRates
+    exhibit: HeadExhibit
+    privacy: tuple[PrivacyPoint, ...] = ()
+    privacy_secret: Picture | None = None
+    accuracy: float | None = None
+    blocks_planned: int
+    blocks_finished: int
+
+
+class HeadReport(Report[HeadFindings, Judgement]):
+    """The report of a study of heads."""
+
+    kind: str = "head study"

@@ -1,0 +1,1 @@
+"""Simulated heads, trained in batches."""

@@ -1,0 +1,1 @@
+"""The victim's computation as a differentiable function of its records."""

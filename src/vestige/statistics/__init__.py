@@ -1,0 +1,1 @@
+"""Rates, intervals, tests and curves; no torch in what pages use."""

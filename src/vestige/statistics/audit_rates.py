@@ -1,0 +1,78 @@
+"""Rates of the attacks of an audit, joint over them, and which attack is the strongest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from vestige.reports.audit import AttackFindings, AttackRates, AuditFindings
+from vestige.statistics.rates import (
+    NOTHING,
+    allowed_rank,
+    matched_curve,
+    matched_rate,
+    pool_design_effect,
+    pooled_rate,
+)
+
+Rates = Mapping[str, AttackRates]
+"""The rates of attacks, by name."""
+
+
+def joint_confidence(findings: AuditFindings) -> float:
+    """Confidence of one limit such that those of all attacks hold together."""
+    count = sum(not attack.guess for attack in findings.attacks)
+    return 1 - (1 - findings.confidence) / max(1, count)
+
+
+def attack_rates(findings: AuditFindings) -> dict[str, AttackRates]:
+    """Rates, curves and pooled rates of the attacks that have outcomes.
+
+    Limits are joint over the attacks (Bonferroni): with probability ``confidence`` all hold.
+    """
+    return {a.name: _rates(findings, a) for a in findings.attacks if a.outcomes}
+
+
+def strongest(findings: AuditFindings, rates: Rates) -> AttackFindings | None:
+    """The attack with the highest lower limit; on a tie the higher rate, then the first.
+
+    One that hit more often than chance allows comes before others.
+    """
+    rated = [
+        (exceeds_chance(findings, a, rates), rate.lower, rate.value, a)
+        for a in findings.attacks
+        if not a.guess and a.name in rates and (rate := rates[a.name].rate) is not None
+    ]
+    best = max(rated, key=lambda found: found[:3], default=None)
+    return None if best is None else best[3]
+
+
+def exceeds_chance(findings: AuditFindings, attack: AttackFindings, rates: Rates) -> bool:
+    """Whether an attack hit more often than chance allows, jointly over the attacks.
+
+    Where releases were captured the permutation test says so, at the level at which a lower limit
+    fails; elsewhere the lower limit of the rate exceeds the false positive rate.
+    """
+    if attack.permutation is not None:
+        return attack.permutation.p_value <= (1 - joint_confidence(findings)) / 2
+    rate = rates[attack.name].rate if attack.name in rates else None
+    return rate is not None and rate.lower > findings.false_positive_rate
+
+
+def _rates(findings: AuditFindings, attack: AttackFindings) -> AttackRates:
+    outcomes, confidence = attack.outcomes, joint_confidence(findings)
+    allowed = allowed_rank(findings.false_positive_rate, findings.decoys)
+    ranks = [o.rank for o in outcomes]
+    effect = pool_design_effect(findings.smallest_pool)
+    return AttackRates(
+        rate=matched_rate(ranks, allowed, confidence, effect),
+        curve=matched_curve(ranks, findings.decoys, confidence, effect),
+        # One threshold for all trials needs independent decoys, and captured trials share them.
+        pooled=None
+        if findings.smallest_pool is not None
+        else pooled_rate(
+            [NOTHING if o.distance is None else o.distance for o in outcomes],
+            [NOTHING if o.decoy_distance is None else o.decoy_distance for o in outcomes],
+            findings.false_positive_rate,
+            confidence,
+        ),
+    )

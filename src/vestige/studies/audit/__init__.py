@@ -1,0 +1,1 @@
+"""The audit: rates of reconstruction from releases of a victim."""

@@ -1,0 +1,82 @@
+"""Which trials a reader looks at: chosen by rank of distance to the secret, never by eye."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from vestige.errors import BadInput
+from vestige.reports.audit import AttackFindings, AuditFindings, Exhibit, Outcome
+from vestige.reports.parts import Picture
+from vestige.statistics.audit_rates import attack_rates, strongest
+from vestige.statistics.rates import NOTHING
+from vestige.studies.audit.trial_files import TrialResult
+
+BATCH_SHOWN = 16
+"""Most other records of a batch that are shown beside an exhibit."""
+
+
+def with_exhibits(findings: AuditFindings, results: Sequence[TrialResult]) -> AuditFindings:
+    """Findings with the best, median and worst trial of the strongest attack.
+
+    All of its trials are shown if there are at most 5.
+    """
+    attack = strongest(findings, attack_rates(findings))
+    if attack is None:
+        return findings
+    trials = {one.trial: one for one in results}
+    ordered = sorted(attack.outcomes, key=_closeness)
+    count = len(ordered)
+    places = range(count) if count <= 5 else (0, (count - 1) // 2, count - 1)
+    exhibits = []
+    for place in places:
+        outcome = ordered[place]
+        try:
+            shown = _exhibit(findings, attack, outcome, place + 1, trials[outcome.trial])
+        except (LookupError, RuntimeError, TypeError, ValueError) as error:
+            raise BadInput(
+                f"The file of trial {outcome.trial} lacks records or reconstructions that it "
+                f"should hold: delete units/{outcome.trial:06d}.safetensors in the run folder and "
+                "rerun the same command."
+            ) from error
+        exhibits.append(shown)
+    return findings.model_copy(update={"exhibits": tuple(exhibits)})
+
+
+def _closeness(outcome: Outcome) -> tuple[float, int]:
+    return (NOTHING if outcome.distance is None else outcome.distance, outcome.trial)
+
+
+def _exhibit(
+    findings: AuditFindings,
+    attack: AttackFindings,
+    outcome: Outcome,
+    place: int,
+    result: TrialResult,
+) -> Exhibit:
+    secrets, slot = result.tensors["secret/x"], result.slot
+    found = result.tensors[f"matched/{attack.name}"]
+    others = [index for index in range(len(secrets)) if index != slot][:BATCH_SHOWN]
+    return Exhibit(
+        attack=attack.name,
+        trial=outcome.trial,
+        place=place,
+        of=len(attack.outcomes),
+        label=findings.space.class_names[int(result.tensors["secret/y"][slot])],
+        rank=outcome.rank,
+        decoys=findings.decoys,
+        distance=outcome.distance,
+        decoy_distance=outcome.decoy_distance,
+        nearest_decoy=outcome.nearest_decoy,
+        secret=picture(secrets[slot]),
+        reconstruction=picture(found[slot]),
+        decoy=picture(result.tensors["decoy"]),
+        batch=tuple((picture(secrets[i]), picture(found[i])) for i in others),
+    )
+
+
+def picture(values: Tensor) -> Picture | None:
+    """A record as the page shows it; None if it is not finite."""
+    array = values.detach().cpu().float()
+    return Picture.of(array.numpy()) if bool(array.isfinite().all()) else None

@@ -1,0 +1,1 @@
+"""Checks that explain why gradients do not invert, before any attack runs."""

@@ -1,0 +1,1 @@
+"""Rates for captured releases whose records are known."""

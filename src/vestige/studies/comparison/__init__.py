@@ -1,0 +1,1 @@
+"""Defences compared at equal utility."""

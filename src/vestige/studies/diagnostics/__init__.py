@@ -1,0 +1,1 @@
+"""Optional diagnostics that a user asks for."""

@@ -1,0 +1,1 @@
+"""What heads on frozen backbones give away, over many heads."""

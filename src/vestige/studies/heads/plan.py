@@ -1,0 +1,349 @@
+"""The study of published heads: rates, pictures, a verdict, and what DP-SGD changes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+from torch import Tensor
+
+from vestige import progress
+from vestige.bounds.accounting import epsilon_by_privacy_loss
+from vestige.choices import check_fields, check_object, check_whole
+from vestige.content import code_digest, combined_digest, tensors_digest
+from vestige.errors import BadInput
+from vestige.interfaces import Attack, Reconstructor
+from vestige.mechanisms import DPSGD
+from vestige.records import Prior, Records
+from vestige.reports.heads import HeadFindings, HeadRates, PrivacyPoint
+from vestige.reports.numbers import count
+from vestige.reports.parts import AttackDescription, Check, Picture
+from vestige.simulation.training_sets import ClassCounts, OneAgainstRest, TrainingSets
+from vestige.streams import stream
+from vestige.studies.heads.judge import head_limits
+from vestige.studies.heads.measure import (
+    DrawnHeads,
+    check_heads,
+    drawn_heads,
+    head_exhibit,
+    middle_class,
+    middle_head,
+    nearest_member,
+    rates_of,
+)
+from vestige.studies.heads.rates import nearest_neighbor_thresholds
+from vestige.studies.heads.reading import Decoder, HeadReadings, read_heads
+from vestige.studies.report_parts import (
+    attack_facts,
+    attack_settings,
+    describe_space,
+    describe_threat,
+    environment,
+)
+from vestige.studies.study import Header
+from vestige.studies.unit_files import UnitResult, damaged_unit, unit_bytes
+from vestige.threats import WeakAdversary
+from vestige.victims import ReleasedHead
+
+NORMAL_QUANTILE = 1.959964
+"""Two-sided 95%: limits of a mean accuracy over heads."""
+
+BLOCK = 25
+"""Heads of one unit: attacks that read many heads at once are faster in blocks."""
+
+
+@dataclass(frozen=True)
+class HeadStudy:
+    """Attack ``heads`` heads that share no image of ``records``, counted as the paper does.
+
+    ``mechanisms`` repeat it with heads that DP-SGD trained on the same sets, the attack prepared
+    for each; their accuracy is measured on ``held_out``, and δ is n^(−1.1) for n training images,
+    as in the paper. ``shadows`` (n, size) are weights of simulated heads, for the Gaussian
+    surrogates of the paper; ``decoder`` draws the ceiling from true features. A unit of work is a
+    block of heads under one mechanism.
+    """
+
+    attack: Attack
+    victim: ReleasedHead
+    records: Records
+    prior: Prior
+    heads: int
+    title: str = ""
+    held_out: Records | None = None
+    mechanisms: Sequence[DPSGD] = ()
+    shadows: Tensor | None = field(default=None, repr=False)
+    decoder: Decoder | None = None
+    false_positive_rate: float = 0.01
+    confidence: float = 0.95
+
+    kind = "head study"
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        check_object("victim of HeadStudy", self.victim, ReleasedHead)
+        check_object("attack of HeadStudy", self.attack, Attack)
+        check_object("records of HeadStudy", self.records, Records)
+        check_object("prior of HeadStudy", self.prior, Prior)
+        check_whole("heads of HeadStudy", self.heads)
+        if not 0 < self.false_positive_rate < 1 or not 0 < self.confidence < 1:
+            raise BadInput("false_positive_rate and confidence lie strictly between 0 and 1.")
+        self._check_parts()
+        self._check_classes()
+
+    def _check_parts(self) -> None:
+        shared = set(self.records.fingerprints()) & set(self.prior.records.fingerprints())
+        if shared:
+            raise BadInput(
+                f"{len(shared)} images are in both the records and the prior: split one dataset "
+                "with Records.split, which keeps the parts disjoint."
+            )
+        untold = isinstance(self.victim.training.makeup, OneAgainstRest)
+        if self.mechanisms and (self.held_out is None or untold):
+            raise BadInput(
+                "What noise costs is measured as accuracy: give held_out records, and a head that "
+                "tells the records' classes apart."
+            )
+
+    def _check_classes(self) -> None:
+        """Say before any preparation which class holds too few images for the heads asked for."""
+        records, makeup = self.records, self.victim.training.makeup
+        check_heads(records, self.heads)
+        if records.space != self.prior.space:
+            raise BadInput(
+                "Records and prior describe different spaces: load them from one dataset."
+            )
+        if not isinstance(makeup, ClassCounts):
+            return
+        if len(makeup.counts) != records.classes:
+            raise BadInput(
+                f"The makeup names {len(makeup.counts)} classes and the records have "
+                f"{records.classes}: give one count for each class."
+            )
+        for label, wanted in enumerate(makeup.counts):
+            if wanted and not len(self.prior.members(label)):
+                raise BadInput(
+                    f"The prior holds no image of class {records.space.class_names[label]!r}: give "
+                    "a prior with images of every class of the heads."
+                )
+
+    @property
+    def heading(self) -> str:
+        """The title of the report."""
+        return self.title or "Published heads"
+
+    @cached_property
+    def victims(self) -> tuple[ReleasedHead, ...]:
+        """The victim, and the same victim trained under each mechanism."""
+        training = self.victim.training
+        private = (
+            replace(training, private=one, momentum=0.0, batch_size=None) for one in self.mechanisms
+        )
+        return (self.victim, *(replace(self.victim, training=one) for one in private))
+
+    @property
+    def blocks(self) -> int:
+        """Units under one mechanism."""
+        return -(-self.heads // BLOCK)
+
+    def identity(self) -> str:
+        """Digest of records, model, attack and settings."""
+        facts = [self.heading, self.heads, self.false_positive_rate, self.confidence]
+        facts += [self.attack.name, attack_settings(self.attack), self.victim.describe()]
+        facts += [str(one) for one in self.mechanisms] + [self.decoder is not None, BLOCK]
+        parts = [self.records, self.prior.records]
+        parts += [] if self.held_out is None else [self.held_out]
+        tensors = {f"model/{n}": t for n, t in self.victim.model.state_dict().items()}
+        tensors |= {f"labels/{n}": one.y for n, one in enumerate(parts)}
+        if self.shadows is not None:
+            tensors["shadows"] = self.shadows
+        marks = ["".join(one.fingerprints()) for one in parts]
+        return combined_digest(self.kind, json.dumps(facts), *marks, tensors_digest(tensors))
+
+    def code(self) -> dict[str, str]:
+        """Digest of the attack's code."""
+        return {self.attack.name: code_digest(self.attack)}
+
+    def preflight(self, seed: int) -> tuple[Check, ...]:
+        """Check that the training sets can be drawn before anything is prepared."""
+        self.sets(seed)
+        return ()
+
+    def sets(self, seed: int) -> TrainingSets:
+        """The training sets, which share no image; the same under every mechanism."""
+        makeup = self.victim.training.makeup
+        return makeup.draw(
+            self.records.y, self.heads, disjoint=True, generator=stream(seed, "heads")
+        )
+
+    def units(self) -> list[str]:
+        """Blocks of heads, without and with each mechanism."""
+        names = []
+        for number in range(len(self.victims)):
+            under = "" if number == 0 else f", mechanism {number} of {len(self.mechanisms)}"
+            for block in range(self.blocks):
+                last = min((block + 1) * BLOCK, self.heads)
+                names.append(f"heads {block * BLOCK + 1} to {last}{under}")
+        return names
+
+    def prepare(self, seed: int) -> HeadWork:
+        """Prepare the attack for every mechanism."""
+        prepared = []
+        for number, victim in enumerate(self.victims):
+            public = WeakAdversary().public(victim, self.prior)
+            # A model of its own, so that the attack cannot change the victim's.
+            own = public.simulator.copied()
+            with progress.part(self.attack.name):
+                prepared.append(
+                    self.attack.prepare(
+                        replace(public, simulator=own),
+                        generator=stream(seed, "prepare", self.attack.name, number),
+                    )
+                )
+        return HeadWork(self, tuple(prepared), self.sets(seed), seed)
+
+    def check(self, result: UnitResult) -> None:
+        """Raise BadInput if a stored block holds no images."""
+        if "images" not in result.tensors:
+            raise BadInput(damaged_unit(result.number))
+
+    def findings(self, results: Sequence[UnitResult], about: Header) -> HeadFindings:
+        """Rates and pictures of the heads that were read."""
+        sets = self.sets(about.seed)
+        studied = []
+        for number in range(len(self.victims)):
+            own = [one for one in results if one.number // self.blocks == number]
+            if len(own) == self.blocks:
+                studied.append(self._studied(own, sets, about.seed, number))
+        if not studied:
+            raise BadInput(
+                "Too few heads are finished to report on any: rerun the same command to resume."
+            )
+        thresholds = nearest_neighbor_thresholds(self.records, self.prior.records)
+        main = studied[0]
+        shown = middle_head(main.drawn)
+        privacy: tuple[PrivacyPoint, ...] = ()
+        secret = None
+        if self.mechanisms and len(studied) == len(self.victims):
+            place = middle_class(main.drawn, shown)
+            known = [one.training.private for one in self.victims]
+            privacy = tuple(_privacy_point(m, s, shown, place) for m, s in zip(known, studied))
+            privacy = tuple(sorted(privacy, key=lambda p: (p.epsilon is None, p.epsilon or 0.0)))
+            nearest = nearest_member(main.drawn, main.drawn.images, shown, place, own=True)
+            secret = Picture.of(nearest.numpy())
+        briefing = WeakAdversary().briefing(self.victim, self.victim.training.makeup.size)
+        return HeadFindings(
+            title=self.heading,
+            space=describe_space(self.records.space),
+            threat=describe_threat(
+                briefing,
+                f"{count(len(self.prior.records))} other records of the same kind; no training "
+                "image is among them.",
+            ),
+            attack=AttackDescription(**attack_facts(self.attack.name, self.attack)),
+            rates=main.rates,
+            exhibit=head_exhibit(main.drawn, shown, thresholds),
+            privacy=privacy,
+            privacy_secret=secret,
+            accuracy=None if main.accuracies is None else float(main.accuracies.mean()),
+            seed=about.seed,
+            limits=head_limits(main.rates),
+            settings={
+                **self.victim.describe(),
+                "Heads": count(self.heads),
+                "Images to train on, prior": f"{count(len(self.records))}, "
+                f"{count(len(self.prior.records))}",
+                "Seed": str(about.seed),
+            },
+            environment=environment(next(iter(self.victim.model.parameters())).device),
+            failure=about.failure,
+            preflight=about.preflight,
+            times=about.times,
+            blocks_planned=self.blocks * len(self.victims),
+            blocks_finished=len(results),
+        )
+
+    def _studied(
+        self, results: Sequence[UnitResult], sets: TrainingSets, seed: int, number: int
+    ) -> StudiedHeads:
+        readings = HeadReadings.joined([HeadReadings.of(one.tensors) for one in results])
+        drawn = drawn_heads(
+            readings,
+            self.records,
+            sets,
+            self.victims[number],
+            self.prior,
+            generator=stream(seed, "prior draws", number),
+        )
+        thresholds = nearest_neighbor_thresholds(self.records, self.prior.records)
+        rates = rates_of(drawn, thresholds, self.false_positive_rate, self.confidence)
+        accuracies = readings.accuracies
+        return StudiedHeads(drawn, rates, None if accuracies is None else accuracies.numpy())
+
+
+@dataclass(frozen=True)
+class StudiedHeads:
+    """One victim's heads, what was drawn of them, and the rates."""
+
+    drawn: DrawnHeads
+    rates: HeadRates
+    accuracies: np.ndarray | None
+
+
+@dataclass(frozen=True)
+class HeadWork:
+    """Trains a block of heads and lets the prepared attack read them."""
+
+    study: HeadStudy
+    prepared: tuple[Reconstructor, ...]
+    sets: TrainingSets
+    seed: int
+
+    def __call__(self, number: int) -> bytes:
+        """Train and read one block; every head has its own stream of randomness."""
+        study = self.study
+        which, block = divmod(number, study.blocks)
+        heads = range(block * BLOCK, min((block + 1) * BLOCK, study.heads))
+        victim = study.victims[which]
+        tested = not isinstance(victim.training.makeup, OneAgainstRest)
+        readings = read_heads(
+            self.prepared[which],
+            victim,
+            study.records,
+            self.sets,
+            heads,
+            streams=[stream(self.seed, "head", which, head) for head in heads],
+            generator=stream(self.seed, "attacker", which, block),
+            shadows=study.shadows if which == 0 else None,
+            decoder=study.decoder if which == 0 else None,
+            held_out=study.held_out if tested else None,
+        )
+        return unit_bytes("{}", readings.tensors())
+
+
+def _privacy_point(
+    mechanism: DPSGD | None, studied: StudiedHeads, head: int, place: int
+) -> PrivacyPoint:
+    drawn, rates, accuracies = studied.drawn, studied.rates, studied.accuracies
+    assert accuracies is not None
+    delta = None if mechanism is None else drawn.sets.members.shape[1] ** -1.1
+    epsilon = None
+    if mechanism is not None and delta is not None:
+        epsilon = epsilon_by_privacy_loss(mechanism, delta)
+    spread = NORMAL_QUANTILE * float(accuracies.std(ddof=1)) / len(accuracies) ** 0.5
+    mean, image = float(accuracies.mean()), drawn.images[head, place]
+    error = float(drawn.errors(drawn.images)[head, place])
+    finite = np.isfinite(error)
+    return PrivacyPoint(
+        epsilon=epsilon,
+        delta=delta,
+        accuracy=mean,
+        accuracy_lower=max(0.0, mean - spread),
+        accuracy_upper=min(1.0, mean + spread),
+        operating_point=rates.pooled.operating_point,
+        true_positives=rates.pooled.true_positives,
+        reconstruction=Picture.of(image.numpy()) if finite else None,
+        error=error if finite else None,
+    )

@@ -1,0 +1,1 @@
+"""A captured release without a secret: candidates and how well they explain it."""

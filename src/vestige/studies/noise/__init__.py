@@ -1,0 +1,1 @@
+"""What noise of several strengths hides of images."""

@@ -1,0 +1,175 @@
+"""Rehearsed confidence: rates of hits, calibrated on simulated releases."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+
+from vestige.attacks import InvertingGradients
+from vestige.attacks.rehearsed_confidence import RehearsedConfidence, isotonic_rates
+from vestige.errors import BadInput
+from vestige.interfaces import GradientRelease, Hints, Observation, Public, Reconstruction
+from vestige.networks import mlp
+from vestige.records import ImageSpace, Prior, Records
+from vestige.simulation.gradient import GradientSimulator
+from vestige.simulation.losses import one_hot
+
+SPACE = ImageSpace(1, 4, 4, ("a", "b"))
+
+
+def stream(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def records(count: int, seed: int) -> Records:
+    return Records(
+        torch.rand((count, 1, 4, 4), generator=stream(seed)), torch.arange(count) % 2, SPACE
+    )
+
+
+def world(count: int = 200) -> Public:
+    return Public(GradientSimulator(mlp(SPACE, hidden=(6,))), Prior(records(count, 1)))
+
+
+def observed(public: Public, secret: Records, *, told: bool = True) -> Observation:
+    gradient = public.simulator(secret.x, one_hot(secret.y, 2))
+    release = GradientRelease({name: value.detach() for name, value in gradient.items()})
+    return Observation(release, Hints(len(secret), secret.y if told else None))
+
+
+@dataclass(frozen=True)
+class Sometimes:
+    """Reads one record off the first layer with a chance that its score tells, else noise."""
+
+    name, summary, needs, cites = "Sometimes", "chance", "nothing", "none"
+    reads = (GradientRelease,)
+    overconfident: bool = True
+
+    def prepare(self, public: Public, *, generator: torch.Generator):
+        def reconstruct(seen: Observation, generator: torch.Generator) -> Reconstruction:
+            chance = float(torch.rand((), generator=generator))
+            right = float(torch.rand((), generator=generator)) < chance
+            tensors = list(seen.release.tensors.values())
+            row = int(tensors[1].abs().argmax())
+            exact = (tensors[0][row] / tensors[1][row]).reshape(1, 1, 4, 4)
+            noise = torch.rand((1, 1, 4, 4), generator=generator)
+            said = 1 - (1 - chance) ** 4 if self.overconfident else chance
+            return Reconstruction(exact if right else noise, None, torch.tensor([said]))
+
+        return reconstruct
+
+
+def test_rates_are_those_of_a_naive_pooling():
+    rng = np.random.default_rng(0)
+    scores = rng.random(60)
+    hits = rng.random(60) < scores
+    # Pool adjacent violators by hand: blocks merge while an earlier one has a higher rate.
+    order = np.argsort(scores)
+    blocks: list[list[float]] = []
+    for hit in hits[order]:
+        blocks.append([float(hit), 1])
+        while len(blocks) > 1 and blocks[-2][0] / blocks[-2][1] >= blocks[-1][0] / blocks[-1][1]:
+            last = blocks.pop()
+            blocks[-1] = [blocks[-1][0] + last[0], blocks[-1][1] + last[1]]
+    expected = np.concatenate(
+        [[(total + hits.mean()) / (count + 1)] * int(count) for total, count in blocks]
+    )
+    rates = isotonic_rates(torch.tensor(scores), torch.tensor(hits))
+    found = rates(torch.tensor(scores[order])).numpy()
+    assert (np.diff(found) >= -1e-7).all()
+    # Drawing blocks towards the mean may break their order, which a second pooling restores.
+    np.testing.assert_allclose(found, expected, atol=0.06)
+
+
+def test_few_observations_are_never_sure():
+    rates = isotonic_rates(torch.arange(6.0), torch.ones(6, dtype=torch.bool))
+    assert torch.equal(rates(torch.tensor([2.0])), torch.tensor([1.0]))  # all hit: p̄ is 1 too
+    half = isotonic_rates(torch.arange(6.0), torch.arange(6) >= 3)
+    said = half(torch.tensor([-9.0, 9.0, float("nan")]))
+    assert said.tolist() == pytest.approx([0.125, 0.875, 0.125])
+
+
+def test_scores_that_say_nothing_give_the_overall_rate():
+    rates = isotonic_rates(torch.zeros(8), torch.arange(8) < 2)
+    assert float(rates(torch.zeros(1))[0]) == pytest.approx(0.25)
+    unknown = isotonic_rates(torch.full((4,), float("nan")), torch.arange(4) < 1)
+    assert float(unknown(torch.ones(1))[0]) == pytest.approx(0.25)
+
+
+@pytest.mark.slow
+def test_an_overconfident_attack_is_calibrated():
+    """Expected calibration error over five bins; simulated error of the estimate is below .07."""
+    public = world(600)
+    plain = Sometimes().prepare(public, generator=stream())
+    rehearsed = RehearsedConfidence(Sometimes(), rehearsals=200, decoys=20)
+    calibrated = rehearsed.prepare(public, generator=stream())
+    fresh = records(400, 9)
+    errors = {}
+    for name, reconstruct in (("plain", plain), ("rehearsed", calibrated)):
+        said, hits = [], []
+        for number in range(400):
+            secret = fresh[torch.tensor([number])]
+            found = reconstruct(observed(public, secret), stream(number))
+            assert found.confidence is not None
+            said.append(float(found.confidence[0]))
+            hits.append(float((found.candidates - secret.x).abs().max()) < 1e-3)
+        places = np.digitize(said, [0.2, 0.4, 0.6, 0.8])
+        errors[name] = sum(
+            abs(np.mean(np.array(said)[places == place]) - np.mean(np.array(hits)[places == place]))
+            * np.mean(places == place)
+            for place in set(places)
+        )
+    assert errors["rehearsed"] < 0.1
+    assert errors["plain"] > 0.2
+
+
+def test_it_is_deterministic_and_rehearses_once():
+    public = world()
+    attack = RehearsedConfidence(InvertingGradients(iterations=5), rehearsals=6, decoys=5)
+    secret = records(2, 5)
+    first = attack.prepare(public, generator=stream(3))
+    again = attack.prepare(public, generator=stream(3))
+    # The second is asked about another batch first, which must not change what it says.
+    again(observed(public, records(2, 6)), stream(8))
+    one, two = (r(observed(public, secret), stream(4)) for r in (first, again))
+    assert torch.equal(one.candidates, two.candidates)
+    assert one.confidence is not None
+    assert two.confidence is not None
+    assert torch.equal(one.confidence, two.confidence)
+    assert "12 candidates" in str(one.info["confidence"])
+
+
+def test_hints_of_rehearsals_are_those_of_the_release():
+    seen: list[Hints] = []
+
+    @dataclass(frozen=True)
+    class Spy(Sometimes):
+        def prepare(self, public: Public, *, generator: torch.Generator):
+            def reconstruct(observation: Observation, generator: torch.Generator):
+                seen.append(observation.hints)
+                return Reconstruction(torch.zeros(2, 1, 4, 4))
+
+            return reconstruct
+
+    public = world()
+    attack = RehearsedConfidence(Spy(), rehearsals=5)
+    found = attack.prepare(public, generator=stream())(
+        observed(public, records(2, 5), told=False), stream()
+    )
+    assert len(seen) == 6
+    assert all(hints.labels is None and hints.batch_size == 2 for hints in seen)
+    assert found.confidence is not None
+    assert found.confidence.shape == (2,)
+
+
+def test_a_prior_that_is_too_small_or_absent_is_refused_in_a_sentence():
+    attack = RehearsedConfidence(InvertingGradients(iterations=1))
+    public = world(12)
+    with pytest.raises(BadInput, match="give a larger prior"):
+        attack.prepare(public, generator=stream())(observed(public, records(2, 5)), stream())
+    nothing = Public(public.simulator, Prior(records(4, 2), collected=False))
+    with pytest.raises(BadInput, match="give a prior"):
+        attack.prepare(nothing, generator=stream())
