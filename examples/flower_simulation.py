@@ -92,9 +92,16 @@ def simulate(capture: Capture) -> None:
 
 
 def audited(capture: Capture, title: str, iterations: int = 300) -> AuditReport:
-    """Audit every captured update; clients reported which share was theirs."""
+    """Audit every captured update; clients reported which share was theirs.
+
+    Flower draws the identifiers of its nodes at random, so releases are ordered by round and share:
+    the same simulation is audited on the same records every time.
+    """
     releases = []
-    for update in capture.load().updates:
+    updates = capture.load().updates
+    for update in sorted(
+        updates, key=lambda u: (u.facts.round, u.facts.report.get("partition", 0))
+    ):
         facts = update.facts
         mine = "partition" in facts.report
         secret = shares[int(facts.report["partition"])] if mine else trained
