@@ -477,6 +477,16 @@ def test_report_keeps_a_page_redacted_unless_told_otherwise(vestige):
     assert Path("o/page.html").read_text() == open_page
 
 
+def test_a_resumed_run_keeps_its_page_redacted_unless_told_otherwise(vestige):
+    write("leaky.py", LEAKY)
+    words = ("audit", "leaky.py", "--trials", "2", "--out", "o")
+    vestige(*words, "--redact")
+    assert "Only the page is redacted" in vestige(*words)[2]
+    pictures = Path("o/page.html").read_text().count("data:image/png")
+    assert "Only the page" not in vestige(*words, "--no-redact")[2]
+    assert Path("o/page.html").read_text().count("data:image/png") > pictures
+
+
 def test_report_of_what_is_no_finished_run(refused, vestige):
     write("mine.py", AUDIT)
     vestige("audit", "mine.py", "--trials", "3", "--out", "o")

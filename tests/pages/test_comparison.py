@@ -440,7 +440,7 @@ def test_report_renders_a_comparison_again(whole, tmp_path):
     path = tmp_path / "report.json"
     path.write_text(whole.model_dump_json())
     assert load_report(path) == whole
-    found, page, _ = render_again(tmp_path, None)
+    found, page = render_again(tmp_path, None)
     assert page == tmp_path / "page.html"
     assert found.findings == whole.findings
     assert found.judgement == judge(whole.findings)

@@ -20,7 +20,6 @@ from vestige.cli.options import (
     Out,
     Place,
     Redact,
-    RedactAgain,
     Seed,
     Threads,
     Workers,
@@ -66,7 +65,7 @@ def demo(
     ] = None,
     seed: Seed = 0,
     threads: Threads = 1,
-    redact: Redact = False,
+    redact: Redact = None,
     head: Annotated[
         bool, typer.Option("--head", help="Attack a published head trained on bundled digits.")
     ] = False,
@@ -89,7 +88,7 @@ def demo(
         if dp:
             study = noise_demonstration(seed, trials or 100)
             made = run_and_render(study, seed, out, redact=redact)
-            show_verdict(*made, redact=redact)
+            show_verdict(*made)
             return
         audit = replace(head_demonstration() if head else demonstration(), trials=trials or 40)
         made, page = run_and_render(audit, seed, out, redact=redact)
@@ -98,7 +97,7 @@ def demo(
                 head_demonstration_study(), seed, out / "heads", redact=redact
             )
             typer.echo(terminal_text(f"Study of many heads: {study_page}"))
-    show_verdict(made, page, redact=redact)
+    show_verdict(made, page)
 
 
 @app.command(name="run")
@@ -109,7 +108,7 @@ def run_study(
     seed: Seed = 0,
     threads: Threads = 1,
     out: Out = None,
-    redact: Redact = False,
+    redact: Redact = None,
     engine: EngineChoice = Place.HERE,
     workers: Workers = 0,
     address: Address = "",
@@ -118,7 +117,7 @@ def run_study(
     from vestige.cli.runs import chosen_engine, run_file
 
     chosen = chosen_engine(engine, workers, address)
-    show_report(*run_file(file, None, seed, out, threads, chosen, redact=redact), redact=redact)
+    show_report(*run_file(file, None, seed, out, threads, chosen, redact=redact))
 
 
 @app.command()
@@ -130,7 +129,7 @@ def audit(
     seed: Seed = 0,
     threads: Threads = 1,
     out: Out = None,
-    redact: Redact = False,
+    redact: Redact = None,
     fail_above: FailAbove = None,
     engine: EngineChoice = Place.HERE,
     workers: Workers = 0,
@@ -142,7 +141,7 @@ def audit(
 
     chosen = chosen_engine(engine, workers, address)
     made = run_file(file, Audit, seed, out, threads, chosen, redact=redact, trials=trials)
-    show_report(*made, fail_above, redact=redact)
+    show_report(*made, fail_above)
 
 
 @app.command()
@@ -159,7 +158,7 @@ def compare(
     ] = None,
     threads: Threads = 1,
     out: Out = None,
-    redact: Redact = False,
+    redact: Redact = None,
     engine: EngineChoice = Place.HERE,
     workers: Workers = 0,
     address: Address = "",
@@ -170,7 +169,7 @@ def compare(
 
     chosen, changes = chosen_engine(engine, workers, address), {"trials": trials, "budget": budget}
     made = run_file(file, Comparison, seed, out, threads, chosen, redact=redact, **changes)
-    show_report(*made, redact=redact)
+    show_report(*made)
 
 
 @app.command()
@@ -220,7 +219,7 @@ def invert(
     seed: Seed = 0,
     threads: Threads = 1,
     out: Annotated[Path, typer.Option(help="Run folder. Reuse it to resume.")] = Path("inverted"),
-    redact: Redact = False,
+    redact: Redact = None,
 ) -> None:
     """Attack a captured gradient of your own training, without a known secret: gives no rate.
 
@@ -234,7 +233,7 @@ def invert(
     with torch_threads(threads):
         study = inversion_of(capture, attack or [], iterations, samples, rehearsals)
         made = run_and_render(study, seed, out, redact=redact)
-    show_verdict(*made, redact=redact)
+    show_verdict(*made)
 
 
 @app.command()
@@ -243,13 +242,12 @@ def report(
     out: Annotated[
         Path | None, typer.Option(help="Page to write (default: RUN/page.html).")
     ] = None,
-    redact: RedactAgain = None,
+    redact: Redact = None,
 ) -> None:
     """Judge a finished run or study again and render its page. The model is not needed."""
     from vestige.cli.rendering import render_again
 
-    report, page, redacted = render_again(run, out, redact=redact)
-    show_verdict(report, page, redact=redacted)
+    show_verdict(*render_again(run, out, redact=redact))
 
 
 @app.command()

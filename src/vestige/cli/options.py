@@ -10,8 +10,9 @@ import typer
 
 Out = Annotated[Path | None, typer.Option(help="Run folder. Reuse it to resume.")]
 _REDACT = "Withhold secrets, reconstructions and messages of attacks, on page and terminal"
-Redact = Annotated[bool, typer.Option(help=f"{_REDACT}.")]
-RedactAgain = Annotated[bool | None, typer.Option(help=f"{_REDACT} (default: as the page was).")]
+Redact = Annotated[
+    bool | None, typer.Option(help=f"{_REDACT} (default: as the page in the folder was).")
+]
 Threads = Annotated[
     int,
     typer.Option(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vestige.errors import BadInput, NotFound, VestigeError, brief
-from vestige.pages.saving import is_redacted, save_page
+from vestige.pages.saving import save_page
 from vestige.reports.files import AGAIN, load_report
 from vestige.reports.report import Report
 from vestige.studies.judge import judged_again
@@ -16,11 +16,10 @@ from vestige.studies.store import RunFolder
 
 def render_again(
     path: Path, out: Path | None, *, redact: bool | None = None
-) -> tuple[Report[Any, Any], Path, bool]:
+) -> tuple[Report[Any, Any], Path]:
     """Judge and render a finished run again; ``out`` is the page, or a folder for it.
 
-    Without a choice to ``redact``, a redacted page is replaced by a redacted one. Returned are the
-    report, its page and whether that is redacted.
+    Without a choice to ``redact``, a redacted page is replaced by a redacted one.
     """
     if os.path.isdir(path):  # where Path raises for a name too long
         kept = path / "report.json"
@@ -39,8 +38,6 @@ def render_again(
     page = out or path.parent / name
     if os.path.isdir(page):
         page = page / name
-    if redact is None:
-        redact = is_redacted(page)
     try:
         report = judged_again(found)
         save_page(report, page, redact=redact)
@@ -50,4 +47,4 @@ def render_again(
         raise BadInput(
             f"{path} holds numbers or pictures that do not belong together: {AGAIN}."
         ) from error
-    return report, page, redact
+    return report, page

@@ -44,10 +44,12 @@ def run_and_render(
     seed: int,
     folder: Path,
     *,
-    redact: bool = False,
+    redact: bool | None = None,
     engine: Engine | None = None,
 ) -> tuple[Report[F, Any], Path]:
     """Run a study in a folder with a progress display; write its page.
+
+    Without a choice to ``redact``, a redacted page is replaced by a redacted one.
 
     Ctrl-C asks an inversion to stop and keep the best so far, which is a result. Any other study
     keeps finished units and says nothing yet.
@@ -63,8 +65,9 @@ def run_and_render(
                 watch=lambda where: watch(where) or stopped(),
                 engine=engine,
             )
-        save_page(report, folder / "page.html", redact=redact)
-        return report, folder / "page.html"
+        page = folder / "page.html"
+        save_page(report, page, redact=redact)
+        return report, page
     except KeyboardInterrupt as interrupted:
         raise Interrupted(
             "Stopped; finished units are kept. Rerun the same command to resume."
@@ -79,7 +82,7 @@ def run_file(
     threads: int,
     engine: Engine,
     *,
-    redact: bool,
+    redact: bool | None,
     **changes: object,
 ) -> tuple[Report[Any, Any], Path]:
     """Run the study that a file defines, with fields changed by options that are not None."""

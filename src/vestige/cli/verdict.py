@@ -25,26 +25,24 @@ INTERRUPTED = 130
 """Exit code after ctrl-C, as shells expect it."""
 
 
-def show_report(
-    report: Any, page: Path, fail_above: float | None = None, *, redact: bool = False
-) -> None:
+def show_report(report: Any, page: Path, fail_above: float | None = None) -> None:
     """Print what a run found: for a comparison its tables, for any other study its verdict."""
     from vestige.cli.comparison import show_comparison
+    from vestige.pages.saving import is_redacted
     from vestige.reports.comparison import ComparisonReport
     from vestige.reports.parts import VerdictKind
 
     if not isinstance(report, ComparisonReport):
-        show_verdict(report, page, fail_above, redact=redact)
+        show_verdict(report, page, fail_above)
         return
-    show_comparison(report.without_secrets() if redact else report, page)
+    show_comparison(report.without_secrets() if is_redacted(page) else report, page)
     if report.verdict.kind is VerdictKind.INVALID:
         raise typer.Exit(INVALID)
 
 
-def show_verdict(
-    report: Report[Any, Any], page: Path, fail_above: float | None = None, *, redact: bool = False
-) -> None:
+def show_verdict(report: Report[Any, Any], page: Path, fail_above: float | None = None) -> None:
     """Say the verdict, as redacted as the page, and where the page is; choose the exit code."""
+    from vestige.pages.saving import is_redacted
     from vestige.reports.audit import AuditReport
     from vestige.reports.inversion import InversionReport
     from vestige.reports.parts import VerdictKind
@@ -52,7 +50,8 @@ def show_verdict(
     from vestige.statistics.fits import is_unmatched
     from vestige.studies.inversion.judge import further_remarks
 
-    shown = report.without_secrets() if redact else report
+    redacted = is_redacted(page)
+    shown = report.without_secrets() if redacted else report
     verdict = shown.verdict
     typer.secho(verdict.kind.replace("_", " "), bold=True)
     typer.echo(terminal_text(verdict.headline))
@@ -61,7 +60,7 @@ def show_verdict(
     for text in filter(None, (lede, verdict.remedy, *remarks)):
         typer.echo(terminal_text(text))
     typer.echo(terminal_text(f"Page: {page}"))
-    if redact:
+    if redacted:
         typer.echo("Only the page is redacted; other files of the run hold secrets.", err=True)
     if verdict.kind is VerdictKind.INVALID:
         failure = report.findings.failure

@@ -12,14 +12,14 @@ REDACTED_MARK = b'<span class="redacted">redacted</span>'
 """What the masthead of a redacted page says (``document.html``)."""
 
 
-def save_page(report: object, path: str | Path, *, redact: bool = False) -> None:
+def save_page(report: object, path: str | Path, *, redact: bool | None = False) -> None:
     """Render a report and write its page, for its owner alone; ``pages.render`` lists the types.
 
-    ``redact`` withholds secrets and reconstructions.
+    ``redact`` withholds secrets and reconstructions; None redacts if the file is a redacted page.
     """
-    page = render(report, redact=redact)
     if not isinstance(path, (str, Path)):
         raise BadInput(f"The path of a page is {brief(path)}: give a file name.")
+    page = render(report, redact=is_redacted(Path(path)) if redact is None else redact)
     write_page(Path(path), page)
 
 
