@@ -241,7 +241,7 @@ def calibration_error(network: str, batch: int, releases: int = 40) -> tuple[flo
     any decoy, here other test images of the same label.
     """
     torch.set_num_threads(1)
-    attack = RehearsedConfidence(InvertingGradients(iterations=150), rehearsals=35)
+    attack = RehearsedConfidence(InvertingGradients(iterations=150), rehearsals=35, decoys=20)
     cell = Cell(network, batch)
     public, _, _ = release(cell, 0)
     secrets, _ = records_of(cell.data)

@@ -90,6 +90,9 @@ def test_few_observations_are_never_sure():
     half = isotonic_rates(torch.arange(6.0), torch.arange(6) >= 3)
     said = half(torch.tensor([-9.0, 9.0, float("nan")]))
     assert said.tolist() == pytest.approx([0.125, 0.875, 0.125])
+    # Three observations of each release: (0·3 + 3·½)/(3 + 3).
+    shared = isotonic_rates(torch.arange(6.0), torch.arange(6) >= 3, together=3)
+    assert shared(torch.tensor([-9.0, 9.0])).tolist() == pytest.approx([0.25, 0.75])
 
 
 def test_scores_that_say_nothing_give_the_overall_rate():
@@ -140,6 +143,35 @@ def test_it_is_deterministic_and_rehearses_once():
     assert two.confidence is not None
     assert torch.equal(one.confidence, two.confidence)
     assert "12 candidates" in str(one.info["confidence"])
+
+
+def test_decoys_are_the_records_of_a_label_outside_the_batch():
+    """Records are constant pictures 0, .01, …, and the attack answers .004 above its record."""
+
+    @dataclass(frozen=True)
+    class Near(Sometimes):
+        def prepare(self, public: Public, *, generator: torch.Generator):
+            def reconstruct(seen: Observation, generator: torch.Generator) -> Reconstruction:
+                tensors = list(seen.release.tensors.values())
+                row = int(tensors[1].abs().argmax())
+                exact = (tensors[0][row] / tensors[1][row]).reshape(1, 1, 4, 4)
+                return Reconstruction(exact + self.off, None, torch.ones(1))
+
+            return reconstruct
+
+        off: float = 0.0
+
+    levels = torch.arange(40).div(100).reshape(40, 1, 1, 1).expand(40, 1, 4, 4)
+    prior = Prior(Records(levels.contiguous(), torch.arange(40) % 2, SPACE))
+    public = Public(GradientSimulator(mlp(SPACE, hidden=(6,))), prior)
+    seen = observed(public, prior.records[torch.tensor([3])])
+    for off, hits in ((0.004, 20), (0.011, 1)):  # neighbours of a label are .02 apart
+        attack = RehearsedConfidence(Near(off=off), rehearsals=20, decoys=30)
+        found = attack.prepare(public, generator=stream(1))(seen, stream(2))
+        words = str(found.info["confidence"])
+        told = int(words.split()[1])
+        assert told == hits if hits == 20 else told <= 3
+        assert words.endswith("with at least 19 decoys")
 
 
 def test_hints_of_rehearsals_are_those_of_the_release():

@@ -42,10 +42,11 @@ class RehearsedConfidence:
     The attack is rehearsed on simulated releases of prior records, made by the attacker's own
     simulator, defence included, and its confidence is replaced by the rate at which candidates of
     that confidence hit: 0.8 means that 8 of 10 hit. A candidate hits if its record is closer to it
-    than ``decoys`` other prior records of the same label (fewer where the prior has fewer). The
-    rates are an isotonic regression on what the attack said (Zadrozny and Elkan 2002, "Transforming
-    classifier scores into accurate multiclass probability estimates", Section 3), each block drawn
-    towards the overall rate as by one more observation.
+    than ``decoys`` prior records of the same label that are not in its batch; where the prior has
+    fewer of a label, ``info`` says how many at least. The rates are an isotonic regression on what
+    the attack said (Zadrozny and Elkan 2002, "Transforming classifier scores into accurate
+    multiclass probability estimates", Section 3), each block drawn towards the overall rate as by
+    one more release.
 
     The first observation of a batch size costs ``rehearsals`` more runs of the attack. A rate holds
     for releases like the rehearsed ones: records like the prior's, made as the simulator makes
@@ -134,37 +135,47 @@ class RehearsedConfidence:
         taken, rest = records[order[: count * size]], records[order[count * size :]]
         known = replace(public, prior=Prior(rest))
         reconstruct = self.attack.prepare(known, generator=generator)
-        said, hits = [], []
+        said, hits, fewest = [], [], self.decoys
         for number in range(count):
-            batch = taken[torch.arange(number * size, (number + 1) * size)]
+            own = torch.arange(number * size, (number + 1) * size)
+            batch = taken[own]
+            others = records[torch.cat([order[: own[0]], order[own[-1] + 1 :]])]
             seen = simulate_observation(known, batch, generator=generator)
             hints = Hints(size if size_told else None, seen.hints.labels if labels_told else None)
             with progress.part(f"rehearsal {number + 1} of {count}"):
                 found = reconstruct(replace(seen, hints=hints), generator)
             said.append(_said(found))
-            hits.append(self._hits(found.candidates, batch, rest))
+            hit, compared = self._hits(found.candidates, batch, others)
+            hits.append(hit)
+            fewest = min(fewest, compared)
         scores, outcomes = torch.cat(said), torch.cat(hits)
-        words = f"rehearsed: {int(outcomes.sum())} of {len(outcomes)} candidates hit"
-        return isotonic_rates(scores, outcomes), words
+        fewer = "" if fewest == self.decoys else "at least "
+        words = (
+            f"rehearsed: {int(outcomes.sum())} of {len(outcomes)} candidates hit, each compared "
+            f"with {fewer}{fewest} decoys"
+        )
+        return isotonic_rates(scores, outcomes, together=size), words
 
-    def _hits(self, candidates: Tensor, batch: Records, others: Records) -> Tensor:
-        """Whether each candidate is closer to its record than to any decoy (k,)."""
+    def _hits(self, candidates: Tensor, batch: Records, others: Records) -> tuple[Tensor, int]:
+        """Whether candidates are closer to their record than any decoy (k,); the fewest decoys."""
         costs = mean_squared_error(candidates, batch.x.to(candidates))
-        hits = torch.zeros(len(candidates), dtype=torch.bool)
+        hits, fewest = torch.zeros(len(candidates), dtype=torch.bool), self.decoys
         usable = costs.nan_to_num(nan=1e30, posinf=1e30).cpu().numpy()
         for candidate, record in zip(*linear_sum_assignment(usable)):
             alike = others.x[others.y == batch.y[record]]
             decoys = (alike if len(alike) else others.x)[: self.decoys].to(candidates)
             nearest = mean_squared_error(candidates[candidate][None], decoys).min()
             hits[candidate] = bool(costs[candidate, record] < nearest)
-        return hits
+            fewest = min(fewest, len(decoys))
+        return hits, fewest
 
 
-def isotonic_rates(scores: Tensor, hits: Tensor) -> Calibration:
+def isotonic_rates(scores: Tensor, hits: Tensor, *, together: int = 1) -> Calibration:
     """The rate of hits as a function of the score that never falls.
 
     Blocks of equal rate (Barlow et al. 1972, pool adjacent violators) of n observations and rate p
-    become (n·p + p̄)/(n + 1), p̄ the overall rate, so that few observations are never sure.
+    become (n·p + m·p̄)/(n + m), p̄ the overall rate, so that few observations are never sure. The m
+    observations ``together`` come from one release and share its luck.
     """
     from sklearn.isotonic import IsotonicRegression
 
@@ -176,7 +187,7 @@ def isotonic_rates(scores: Tensor, hits: Tensor) -> Calibration:
     fit = IsotonicRegression(out_of_bounds="clip").fit(x, y)
     rates = torch.as_tensor(fit.predict(x))
     blocks, block, counts = torch.unique(rates, return_inverse=True, return_counts=True)
-    shrunk = ((blocks * counts + y.mean()) / (counts + 1))[block]
+    shrunk = ((blocks * counts + together * y.mean()) / (counts + together))[block]
     final = IsotonicRegression(out_of_bounds="clip").fit(x, shrunk.numpy())
     lowest = float(shrunk.min())
 
