@@ -1,14 +1,21 @@
-"""Progress reporting: long-running code reports steps to a listener, if there is one."""
+"""Progress reporting: long-running code reports steps to a listener, if there is one.
+
+Searches also hand out what they have so far, at a few shares of their iterations, if it is
+recorded.
+"""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -118,3 +125,84 @@ def report(done: int, total: int, distance: float | None = None) -> bool:
     """Tell the listener, if any; return True if the work should stop and return what it has."""
     listener = _listener.get()
     return bool(listener(Step(done, total, distance))) if listener else False
+
+
+FRAME_SHARES = (0.0, 0.01, 0.03, 0.1, 0.3)
+"""Shares of the iterations after which candidates are recorded; what is returned is the last."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The best candidates (k, *shape) of a search after ``done`` of ``total`` iterations."""
+
+    done: int
+    total: int
+    candidates: Tensor = field(repr=False)
+
+
+@dataclass
+class Recording:
+    """Frames of one search, in order. Where several searches ran there are none.
+
+    Which of several searches was returned is known only to the code that called them; it may run
+    the others under :func:`not_recording`.
+    """
+
+    shares: Sequence[float] = FRAME_SHARES
+    _frames: list[Frame] = field(default_factory=list, repr=False)
+    _several: bool = False
+
+    @property
+    def frames(self) -> tuple[Frame, ...]:
+        """The frames of the search, if it was the only one."""
+        return () if self._several else tuple(self._frames)
+
+    def due(self, total: int) -> frozenset[int]:
+        """After how many of ``total`` iterations a frame is recorded."""
+        return frozenset(done for share in self.shares if (done := round(share * total)) < total)
+
+    def add(self, frame: Frame) -> None:
+        """Append a frame that is due; one that is not later than the last is of another search."""
+        if frame.done not in self.due(frame.total):
+            return
+        last = self._frames[-1] if self._frames else None
+        if last is not None and (frame.done <= last.done or frame.total != last.total):
+            self._several = True
+        self._frames.append(frame)
+
+
+_recording: ContextVar[Recording | None] = ContextVar("vestige_recording", default=None)
+
+
+@contextmanager
+def recording(shares: Sequence[float] = FRAME_SHARES) -> Iterator[Recording]:
+    """Record what a search inside the block has after these shares of its iterations."""
+    made = Recording(shares)
+    token = _recording.set(made)
+    try:
+        yield made
+    finally:
+        _recording.reset(token)
+
+
+@contextmanager
+def not_recording() -> Iterator[None]:
+    """Record no search inside the block: what it finds is not what is returned."""
+    token = _recording.set(None)
+    try:
+        yield
+    finally:
+        _recording.reset(token)
+
+
+def frames_due(total: int) -> frozenset[int]:
+    """After how many of ``total`` iterations to call :func:`show_frame`; empty if not recorded."""
+    recorder = _recording.get()
+    return frozenset() if recorder is None else recorder.due(total)
+
+
+def show_frame(done: int, total: int, candidates: Tensor) -> None:
+    """Record a copy of a search's best candidates so far, if they are recorded and due."""
+    recorder = _recording.get()
+    if recorder is not None:
+        recorder.add(Frame(done, total, candidates.detach().clone()))

@@ -76,7 +76,9 @@ class BestOfRestarts:
         units = [Unit(family, number) for number in range(self.restarts)]
         work = _Restarts(reconstruct, observation, seed)
         best, number, done = None, 0, 0
-        with closing(results(self.engine, work, units, in_order=True)) as finished:
+        finishing = closing(results(self.engine, work, units, in_order=True))
+        # Restarts in other processes cannot be recorded; wherever they run, results are the same.
+        with progress.not_recording(), finishing as finished:
             for done, one in enumerate(finished, 1):
                 result = _read(one.content)
                 if best is None or _badness(result) < _badness(best):

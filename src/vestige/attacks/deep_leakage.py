@@ -122,7 +122,16 @@ class DeepLeakage:
         def diverged() -> Tensor:
             return ~search.values.isfinite() | ~(search.values < start)
 
+        def best_restart() -> int:
+            return int(best_values.nan_to_num(float("inf")).argmin())
+
+        def records(point: Tensor) -> Tensor:
+            return matching.clipped(parts(point.to(matching.like))[0].nan_to_num(0.0))
+
+        due = progress.frames_due(self.iterations)
         for step in range(self.iterations):
+            if step in due:
+                progress.show_frame(step, self.iterations, records(best_points[best_restart()]))
             search.step()
             age += 1
             again = (diverged().cpu() & (age >= patience)) & (draws < self.fresh_draws)
@@ -142,8 +151,8 @@ class DeepLeakage:
                 if progress.report(step + 1, self.iterations, distance):
                     interrupted = True
                     break
-        best = int(best_values.nan_to_num(float("inf")).argmin())
-        x, targets = parts(best_points[best].to(matching.like))
+        best = best_restart()
+        _, targets = parts(best_points[best].to(matching.like))
         value = float(best_values[best])
         explained = max(0.0, 1.0 - value) if value == value else 0.0
         info: dict[str, str | int | float | bool] = {
@@ -157,7 +166,7 @@ class DeepLeakage:
         if interrupted:
             info["interrupted"] = True
         return Reconstruction(
-            matching.clipped(x.nan_to_num(0.0)),
+            records(best_points[best]),
             labels if labels is not None else targets.argmax(-1).cpu(),
             torch.full((size,), explained),
             value,

@@ -249,9 +249,12 @@ class InvertingGradients:
         best = torch.full((len(x),), float("inf"), dtype=x.dtype, device=x.device)
         if not steps:
             return best_x, best, False
+        due = progress.frames_due(self.iterations)
         for step in range(steps):
             values, (slope,) = stack(x)
             best_x, best = _better(x, values, best_x, best)
+            if done + step in due:
+                progress.show_frame(done + step, self.iterations, best_x[int(best.argmin())])
             if step % REPORT_EVERY == 0 and self._told(done + step, best):
                 return best_x, best, True
             if ratio:
@@ -294,7 +297,11 @@ class InvertingGradients:
 
         # Without bounds: an objective that it cannot leave is its own bound.
         search, done, stopped = BatchedLBFGS(evaluate, x.flatten(1)), self.iterations - steps, False
+        due = progress.frames_due(self.iterations)
         for step in range(steps):
+            if done + step in due:
+                point = search.points[int(search.values.argmin())].to(x).reshape(x.shape[1:])
+                progress.show_frame(done + step, self.iterations, matching.clipped(point))
             search.step()
             if step % REPORT_EVERY == 0 and self._told(done + step, search.values):
                 stopped = True

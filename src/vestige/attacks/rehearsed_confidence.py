@@ -142,7 +142,8 @@ class RehearsedConfidence:
             others = records[torch.cat([order[: own[0]], order[own[-1] + 1 :]])]
             seen = simulate_observation(known, batch, generator=generator)
             hints = Hints(size if size_told else None, seen.hints.labels if labels_told else None)
-            with progress.part(f"rehearsal {number + 1} of {count}"):
+            named = progress.part(f"rehearsal {number + 1} of {count}")
+            with progress.not_recording(), named:
                 found = reconstruct(replace(seen, hints=hints), generator)
             said.append(_said(found))
             hit, compared = self._hits(found.candidates, batch, others)

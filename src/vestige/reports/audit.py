@@ -7,6 +7,7 @@ alone, so two runs of one audit are equal but for that field.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any, Self
 
 from pydantic import Field, model_validator
@@ -127,11 +128,43 @@ class HitBounds(Document):
     tightest: str | None = None
 
 
+class FilmFrame(Document):
+    """What a reconstruction looked like after so many iterations."""
+
+    after: int = Field(ge=0)
+    picture: Picture
+
+
+class Film(Document):
+    """How a reconstruction emerged in ``iterations``: frames before the one that was returned."""
+
+    iterations: int = Field(ge=1)
+    frames: tuple[FilmFrame, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        """Refuse frames that are no images of one shape, or out of order."""
+        pictures = [one.picture for one in self.frames]
+        images = all(one.pixels is not None and len(one.shape) == 3 for one in pictures)
+        if not images or len({one.shape for one in pictures}) > 1:
+            raise ValueError("the frames of a film are images of one shape")
+        taken = [*(one.after for one in self.frames), self.iterations]
+        if any(left >= right for left, right in pairwise(taken)):
+            raise ValueError("the frames of a film are in order of its iterations")
+        return self
+
+    def __repr_args__(self) -> Iterator[tuple[str, Any]]:
+        """What a console shows: how long it is, not what is on it."""
+        yield from (("iterations", self.iterations), ("frames", len(self.frames)))
+
+
 class Exhibit(Document):
     """A trial to look at, chosen by rank of distance to the secret, never by eye.
 
     ``place`` is its place among ``of`` trials. ``batch`` holds the other records of its batch as
     pairs of secret and reconstruction. Pictures are None where they are withheld or missing.
+    ``film`` shows how the reconstruction emerged: of the median trial, if it is an image and the
+    attack is a search that hands out frames.
     """
 
     attack: str
@@ -148,6 +181,7 @@ class Exhibit(Document):
     reconstruction: Picture | None
     decoy: Picture | None
     batch: tuple[tuple[Picture | None, Picture | None], ...] = ()
+    film: Film | None = None
 
     def __repr_args__(self) -> Iterator[tuple[str, Any]]:
         """What a console shows: which trial it is, and nothing of its records."""

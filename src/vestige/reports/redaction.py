@@ -7,7 +7,8 @@ document says what was found and keeps from its reader the people it was found a
 withheld               because
 =====================  ===========================================================================
 pictures and features  of secrets, decoys and batches they are records; a good reconstruction is
-                       the secret, and an agreement map is its outline
+                       the secret, the film of how it emerged ends with it, and an agreement map
+                       is its outline
 labels, class names    the label of a secret is part of it, and a class may be a person's name;
                        classes are numbered instead
 columns of a table     exact means, deviations and categories are statistics of the records;
@@ -110,6 +111,7 @@ def redacted_audit(findings: AuditFindings) -> AuditFindings:
                     reconstruction=None,
                     decoy=None,
                     batch=((None, None),) * len(one.batch),
+                    film=None,
                 )
                 for one in findings.exhibits
             ),

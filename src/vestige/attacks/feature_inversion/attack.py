@@ -260,10 +260,18 @@ class FeatureInversion:
         stack = Stack(simulate, problem.distance(self.feature_weight))
         first, second = torch.zeros_like(z), torch.zeros_like(z)
         objective = torch.full((self.restarts,), math.inf)
+
+        def best_records() -> tuple[Tensor, float]:
+            best = int(objective.nan_to_num(math.inf).argmin())
+            return matching.clipped(records(z[best], center[best])).detach(), float(objective[best])
+
+        due = progress.frames_due(self.iterations)
         for step in range(self.iterations + 1):
             done = step / self.iterations
             stack.penalty = partial(penalty, self.smoothing ** (1 - done))
             objective, (slope, _) = stack(z, center)
+            if step in due:
+                progress.show_frame(step, self.iterations, best_records()[0])
             reports = progress.has_listener() and step % REPORT_EVERY == 0
             if reports and progress.report(step, self.iterations, float(objective.min())):
                 info["interrupted"] = True
@@ -279,7 +287,6 @@ class FeatureInversion:
             z = torch.addcdiv(z, first, scale, value=-rate / (1 - FIRST_MOMENT ** (step + 1)))
             if basis is None:
                 z = matching.clipped(z + center) - center
-        best = int(objective.nan_to_num(math.inf).argmin())
         if not stack.vectorized:
             info["restarts run"] = "one after another: vmap cannot handle this model"
-        return matching.clipped(records(z[best], center[best])).detach(), float(objective[best])
+        return best_records()

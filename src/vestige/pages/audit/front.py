@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from vestige.pages.audit.features import FeatureTable, agrees, feature_table
+from vestige.pages.audit.film import FilmStrip, film_strip
 from vestige.pages.differences import difference_frame
 from vestige.pages.marks import DotArray, rate_array, share_array
 from vestige.pages.pictures import GAP, Frame, Scale, drawn_how, frame, sprite_uri
@@ -43,6 +44,7 @@ class Triplet:
     frames: tuple[Frame, ...]
     table: FeatureTable | None
     batch: BatchRow | None
+    film: FilmStrip | None = None
 
     @property
     def difference(self) -> bool:
@@ -115,11 +117,12 @@ def _in_sentence(source: str) -> str:
 
 
 def triplets(
-    report: AuditReport, *, batches: bool, differences: int | None = None
+    report: AuditReport, *, batches: bool, differences: int | None = None, film: bool = True
 ) -> tuple[Triplet, ...]:
     """Return the trials to look at, in order of their place.
 
-    ``differences`` is the number of trials that show a difference, None for all.
+    ``differences`` is the number of trials that show a difference, None for all; ``film`` says
+    whether the median trial shows how it emerged.
     """
     attack = strongest(report)
     held = list(zip(report.findings.exhibits, report.judgement.hits, strict=True))
@@ -133,6 +136,7 @@ def triplets(
             hit=hit,
             batches=batches,
             difference=differences is None or i <= differences,
+            film=film,
         )
         for i, (exhibit, hit) in enumerate(shown, 1)
     )
@@ -146,6 +150,7 @@ def triplet(
     hit: bool,
     batches: bool,
     difference: bool = True,
+    film: bool = True,
 ) -> Triplet:
     """Return one trial with its pictures or its table of features."""
     name = trial_name(exhibit)
@@ -160,7 +165,7 @@ def triplet(
         )
     among = f"{numbers.count(exhibit.rank)} of {numbers.count(exhibit.decoys + 1)}"
     place = f"place {numbers.count(exhibit.place)} of {numbers.count(exhibit.of)}"
-    drawn = () if table else frames(findings, exhibit, name, hit=hit)
+    drawn = () if table else frames(findings, exhibit, hit=hit)
     if drawn and difference and not findings.redacted:
         signed = difference_frame(exhibit.secret, exhibit.reconstruction, identifier)
         drawn = (*drawn[:2], *([signed] if signed else []), *drawn[2:])
@@ -176,6 +181,9 @@ def triplet(
         frames=drawn,
         table=table,
         batch=batch_row(findings, exhibit, name) if batches and exhibit.batch else None,
+        film=film_strip(exhibit, name, of_trial(exhibit), outcome_words(findings, hit=hit))
+        if drawn and film and not findings.redacted
+        else None,
     )
 
 
@@ -194,15 +202,23 @@ def trial_name(exhibit: Exhibit) -> str:
     return names.get(exhibit.place, "Median trial")
 
 
-def frames(findings: AuditFindings, exhibit: Exhibit, name: str, *, hit: bool) -> tuple[Frame, ...]:
+def of_trial(exhibit: Exhibit) -> str:
+    """Name a trial inside a sentence."""
+    name = trial_name(exhibit).lower()
+    return f"of {name}" if exhibit.of == 1 else f"of the {name}"
+
+
+def outcome_words(findings: AuditFindings, *, hit: bool) -> str:
+    """Say how close a reconstruction came."""
+    passing = numbers.one_in(findings.false_positive_rate)
+    return f"{'closer' if hit else 'not closer'} to the secret than to all but {passing} decoys"
+
+
+def frames(findings: AuditFindings, exhibit: Exhibit, *, hit: bool) -> tuple[Frame, ...]:
     """Return secret, reconstruction and decoy; alt texts say role and outcome, nothing else."""
-    outcome = "closer" if hit else "not closer"
-    outcome += (
-        f" to the secret than to all but {numbers.one_in(findings.false_positive_rate)} decoys"
-    )
-    of = f"of {name[0].lower()}{name[1:]}" if exhibit.of == 1 else f"of the {name.lower()}"
+    outcome = outcome_words(findings, hit=hit)
     return (
-        frame(findings.redacted, "Secret", exhibit.secret, f"Secret {of}"),
+        frame(findings.redacted, "Secret", exhibit.secret, f"Secret {of_trial(exhibit)}"),
         frame(
             findings.redacted,
             "Reconstruction",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import TypedDict
 
 from vestige.pages.audit import evidence, front
 from vestige.pages.audit.assessment import assess_audit
@@ -43,21 +45,50 @@ def render_audit(report: AuditReport, *, redact: bool = False) -> str:
         The page. Equal reports give equal pages.
     """
     shown = report.without_secrets() if redact or report.findings.redacted else report
-    page = _page(shown, batches=True)
-    for differences in reversed(range(front.MOST_TRIALS)):
+    page = _page(shown)
+    for less in _economies(shown):
         if len(page.encode()) <= HARD_LIMIT:
-            return page
-        page = _page(shown, batches=True, differences=differences)
-    return page if len(page.encode()) <= HARD_LIMIT else _page(shown, batches=False, differences=0)
+            break
+        page = _page(shown, **less)
+    return page
 
 
-def _page(report: AuditReport, *, batches: bool, differences: int | None = None) -> str:
+class _Shown(TypedDict, total=False):
+    """Optional pictures of a page."""
+
+    film: bool
+    differences: int | None
+    batches: bool
+
+
+def _economies(report: AuditReport) -> Iterator[_Shown]:
+    """What a page that is too large shows in turn: ever fewer of the optional pictures."""
+    if any(one.film for one in report.findings.exhibits):
+        yield {"film": False}
+    for differences in reversed(range(front.MOST_TRIALS)):
+        yield {"film": False, "differences": differences}
+    yield {"film": False, "differences": 0, "batches": False}
+
+
+def _page(
+    report: AuditReport,
+    *,
+    film: bool = True,
+    differences: int | None = None,
+    batches: bool = True,
+) -> str:
     found, invalid = report.findings, report.verdict.kind is VerdictKind.INVALID
     images = found.space.kind == "image"
     doubt = None if invalid else evidence.evidence(report)
-    triplets = () if invalid else front.triplets(report, batches=batches, differences=differences)
+    triplets = (
+        ()
+        if invalid
+        else front.triplets(report, batches=batches, differences=differences, film=film)
+    )
     condition = None if invalid else exclusivity_view(report)
     note = front.trials_note(found)
+    if not film and any(one.film for one in found.exhibits):
+        note += " The film strip is left out to keep the page small."
     if differences is not None and images and not found.redacted:
         note += " Differences of some trials are left out to keep the page small."
     exhibit = fragment("audit.html", "exhibit", found, triplets, (), note)

@@ -14,7 +14,7 @@ as many as there are records, the ones the attack is surest of, before anything 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -214,14 +214,32 @@ def matched_candidates(
 
     At the audited slot it is the one that :func:`gather` measures.
     """
+    rows = matched_rows(reconstruction, secret, slot, distance, apart=apart)
+    return candidates_at(reconstruction, rows)
+
+
+def matched_rows(
+    reconstruction: Reconstruction,
+    secret: Records,
+    slot: int,
+    distance: Distance = mean_squared_error,
+    *,
+    apart: Collection[int] = (),
+) -> list[int | None]:
+    """Which of the candidates that count is assigned to each record of the batch, if any."""
     found = capped(reconstruction, len(secret)).candidates.detach().cpu().float()
     costs = costs_between(distance, found, secret.x)
     to_batch, place = _beside(costs, slot, apart)
-    rows = [
+    return [
         assigned_candidate(to_batch, place) if one == slot else assigned_candidate(costs, one)
         for one in range(len(secret))
     ]
-    nothing = torch.full(tuple(secret.x.shape[1:]), float("nan"))
+
+
+def candidates_at(reconstruction: Reconstruction, rows: Sequence[int | None]) -> Tensor:
+    """The candidates that count in these rows (b, *shape), one for each record; NaN for None."""
+    found = capped(reconstruction, len(rows)).candidates.detach().cpu().float()
+    nothing = torch.full(tuple(found.shape[1:]), float("nan"))
     return torch.stack([nothing if row is None else found[row] for row in rows])
 
 

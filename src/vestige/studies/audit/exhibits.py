@@ -11,6 +11,7 @@ from vestige.reports.audit import AttackFindings, AuditFindings, Exhibit, Outcom
 from vestige.reports.parts import Picture
 from vestige.statistics.audit_rates import attack_rates, strongest
 from vestige.statistics.rates import NOTHING
+from vestige.studies.audit.film import film_of
 from vestige.studies.audit.trial_files import TrialResult
 
 BATCH_SHOWN = 16
@@ -20,7 +21,7 @@ BATCH_SHOWN = 16
 def with_exhibits(findings: AuditFindings, results: Sequence[TrialResult]) -> AuditFindings:
     """Findings with the best, median and worst trial of the strongest attack.
 
-    All of its trials are shown if there are at most 5.
+    All of its trials are shown if there are at most 5. The median trial has a film.
     """
     attack = strongest(findings, attack_rates(findings))
     if attack is None:
@@ -28,12 +29,17 @@ def with_exhibits(findings: AuditFindings, results: Sequence[TrialResult]) -> Au
     trials = {one.trial: one for one in results}
     ordered = sorted(attack.outcomes, key=_closeness)
     count = len(ordered)
-    places = range(count) if count <= 5 else (0, (count - 1) // 2, count - 1)
+    median = (count - 1) // 2
+    places = range(count) if count <= 5 else (0, median, count - 1)
     exhibits = []
     for place in places:
         outcome = ordered[place]
         try:
-            shown = _exhibit(findings, attack, outcome, place + 1, trials[outcome.trial])
+            result = trials[outcome.trial]
+            shown = _exhibit(findings, attack, outcome, place + 1, result)
+            if place == median and shown.reconstruction is not None:
+                film = film_of(result.tensors, attack.name)
+                shown = shown.model_copy(update={"film": film})
         except (LookupError, RuntimeError, TypeError, ValueError) as error:
             raise BadInput(
                 f"The file of trial {outcome.trial} lacks records or reconstructions that it "

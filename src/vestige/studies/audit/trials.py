@@ -30,12 +30,14 @@ from vestige.simulation.refusals import refusal
 from vestige.simulation.training_sets import ClassCounts
 from vestige.streams import stream
 from vestige.studies.audit.evidence import (
+    candidates_at,
     cap_remark,
     draw_decoys,
     gather,
-    matched_candidates,
+    matched_rows,
     pool_distances,
 )
+from vestige.studies.audit.film import film_tensors, recorded
 from vestige.studies.audit.trial_files import TrialResult, trial_bytes
 from vestige.studies.study import UnitStopped
 
@@ -199,15 +201,16 @@ def attacked(
             known = replace(observation.hints, labels=secret.y.clone(), batch_size=len(secret))
             observation = replace(observation, hints=known)
         try:
-            with progress.part(name):
+            with progress.part(name), recorded(space) as recording:
                 found = reconstruct(observation, stream(seed, "attacker", trial, name))
                 found = checked(found, space)
             seconds[name] = time.process_time() - started
             outcomes[name] = gather(
                 found, secret, slot, draw.decoys, distance, trial=trial, apart=apart
             )
-            matched = matched_candidates(found, secret, slot, distance, apart=apart)
-            tensors[f"matched/{name}"] = matched
+            rows = matched_rows(found, secret, slot, distance, apart=apart)
+            tensors[f"matched/{name}"] = candidates_at(found, rows)
+            tensors |= film_tensors(name, recording, found, rows[slot], len(secret))
             if draw.pool is not None:
                 row = pool_distances(found, secret, slot, draw.pool, distance, apart=apart)
                 tensors[f"{POOL}{name}"] = torch.from_numpy(row)
