@@ -18,6 +18,8 @@ from vestige.reports.audit import (
     AuditJudgement,
     AuditReport,
     Exhibit,
+    Film,
+    FilmFrame,
     Outcome,
     PooledRate,
 )
@@ -180,6 +182,22 @@ def attack_on(
     return attack, rates, pictures
 
 
+def film_of(reconstruction: np.ndarray, iterations: int = 1200) -> Film | None:
+    """Noise that turns into an image, at the shares of the iterations that an audit keeps."""
+    if reconstruction.ndim != 3:
+        return None
+    noise = np.random.default_rng(9).uniform(0, 1, reconstruction.shape)
+    shares = (0.0, 0.01, 0.03, 0.1, 0.3)
+    frames = [
+        FilmFrame(
+            after=round(share * iterations),
+            picture=Picture.of(share**0.3 * reconstruction + (1 - share**0.3) * noise),
+        )
+        for share in shares
+    ]
+    return Film(iterations=iterations, frames=tuple(frames))
+
+
 def exhibits_of(
     attack: AttackFindings,
     pictures: list[tuple[np.ndarray, np.ndarray, np.ndarray]],
@@ -207,6 +225,7 @@ def exhibits_of(
                 (Picture.of(pictures[j % count][0]), Picture.of(pictures[j % count][1]))
                 for j in range(i + 1, i + batch)
             ),
+            film=film_of(pictures[i][1]) if place == (count + 1) // 2 else None,
         )
         for place in places
     )

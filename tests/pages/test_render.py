@@ -159,7 +159,7 @@ def test_demonstrated() -> None:
 def test_not_demonstrated_keeps_its_pictures() -> None:
     reader = Reader(render(STATES["not_demonstrated"]()))
     assert "This is not evidence of safety." in reader.text
-    assert len(reader.all("img")) == 9
+    assert len(reader.all("img")) == 9 + 6
     assert "lie closer" not in reader.text
 
 
@@ -243,7 +243,7 @@ def test_candidates_that_match_nothing_have_the_tone_of_a_warning(left: float, t
 def test_batches_are_one_row_below() -> None:
     reader = Reader(render(STATES["batches"]()))
     assert reader.text.count("rest of its batch") == 3
-    assert len(reader.all("img")) == 9 + 6
+    assert len(reader.all("img")) == 9 + 6 + 6
 
 
 PART = "How often can a batch be solved by the published condition?"
@@ -340,6 +340,8 @@ def hidden(report: AuditReport | InversionReport) -> list[str]:
                     found += [data_uri(picture), picture.pixels]
         if exhibit.batch and report.findings.space.kind == "image":
             found += [sprite_uri([p[i] for p in exhibit.batch]) for i in (0, 1)]
+        for frame in exhibit.film.frames if exhibit.film else ():
+            found += [data_uri(frame.picture), frame.picture.pixels or ""]
     for candidate in getattr(report.findings, "candidates", ()):
         for picture in (candidate.picture, candidate.agreement):
             found += [data_uri(picture)] if picture else []
@@ -468,8 +470,9 @@ def test_optional_parts_are_dropped_before_the_page_grows_too_large(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     report = STATES["batches"]()
-    # Differences go from the last trial on, then batches; each time the page just misses the limit.
-    drawn = [(3, 15), (2, 15), (1, 15), (0, 15), (0, 9)]
+    # The film strip goes first, then differences from the last trial on, then batches; each time
+    # the page just misses the limit.
+    drawn = [(3, 21), (3, 15), (2, 15), (1, 15), (0, 15), (0, 9)]
     page = render(report)
     for differences, images in drawn:
         reader = Reader(page)
@@ -478,7 +481,8 @@ def test_optional_parts_are_dropped_before_the_page_grows_too_large(
         assert (len(shown), len(reader.all("img"))) == (differences, images)
         kept = [number for number in (1, 2, 3) if f'id="t{number}-' in page and shown]
         assert kept[:differences] == [1, 2, 3][:differences]
-        assert ("left out to keep the page small" in page) == (differences < 3)
+        assert ("film strip is left out to keep the page small" in page) == (images < 21)
+        assert ("some trials are left out to keep the page small" in page) == (differences < 3)
         monkeypatch.setattr(audit_page, "HARD_LIMIT", len(page.encode()) - 1)
         page = render(report)
     captured = STATES["captured"]()

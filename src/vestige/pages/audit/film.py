@@ -40,16 +40,18 @@ def film_strip(exhibit: Exhibit, name: str, of: str, outcome: str) -> FilmStrip 
     total = numbers.count(film.iterations)
     frames = []
     for one in film.frames:
-        done = numbers.count(one.after)
-        words = f"after {done} of {total} iterations" if one.after else "at the start of the search"
-        frames.append(
-            StripFrame(
-                data_uri(one.picture),
-                numbers.percent(one.after / film.iterations) if one.after else "start",
-                f"after {done} of {total}" if one.after else f"0 of {total} iterations",
-                f"Reconstruction {of} {words}",
-            )
-        )
+        detail = f"{'after ' if one.after else ''}{numbers.count(one.after)} of {total}"
+        words = f"{detail} iterations" if one.after else "at the start of the search"
+        caption = _share(one.after / film.iterations) if one.after else "start"
+        alt = f"Reconstruction {of} {words}"
+        frames.append(StripFrame(data_uri(one.picture), caption, detail, alt))
     alt = f"Reconstruction {of} at the end of the search: {outcome}"
     frames.append(StripFrame(data_uri(last), "end", "as returned", alt))
+    if 1 < exhibit.of < 6:
+        name += ", the median"
     return FilmStrip(name, f"How the reconstruction {of} emerged", tuple(frames))
+
+
+def _share(part: float) -> str:
+    """Write a share of the iterations in whole percent: how many they are stands below."""
+    return f"{part:.0%}" if part >= 0.005 else "<1%"

@@ -14,7 +14,7 @@ as many as there are records, the ones the attack is surest of, before anything 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import replace
 
 import numpy as np
@@ -152,7 +152,7 @@ def gather(
     """
     reconstruction = capped(reconstruction, len(secret))
     candidates = reconstruction.candidates
-    to_batch, place = _beside(costs_between(distance, candidates, secret.x), slot, apart)
+    to_batch, place = beside(costs_between(distance, candidates, secret.x), slot, apart)
     own = float(slot_distances(to_batch, to_batch[:, [place]], place)[0])
     null = slot_distances(to_batch, costs_between(distance, candidates, decoys.x), place)
     match = assigned_candidate(to_batch, place)
@@ -198,7 +198,7 @@ def pool_distances(
 ) -> np.ndarray:
     """Distance at a slot (n,) when each record of a pool takes it; see :func:`gather`."""
     candidates = capped(reconstruction, len(secret)).candidates
-    to_batch, place = _beside(costs_between(distance, candidates, secret.x), slot, apart)
+    to_batch, place = beside(costs_between(distance, candidates, secret.x), slot, apart)
     return slot_distances(to_batch, costs_between(distance, candidates, pool.x), place)
 
 
@@ -214,36 +214,18 @@ def matched_candidates(
 
     At the audited slot it is the one that :func:`gather` measures.
     """
-    rows = matched_rows(reconstruction, secret, slot, distance, apart=apart)
-    return candidates_at(reconstruction, rows)
-
-
-def matched_rows(
-    reconstruction: Reconstruction,
-    secret: Records,
-    slot: int,
-    distance: Distance = mean_squared_error,
-    *,
-    apart: Collection[int] = (),
-) -> list[int | None]:
-    """Which of the candidates that count is assigned to each record of the batch, if any."""
     found = capped(reconstruction, len(secret)).candidates.detach().cpu().float()
     costs = costs_between(distance, found, secret.x)
-    to_batch, place = _beside(costs, slot, apart)
-    return [
+    to_batch, place = beside(costs, slot, apart)
+    rows = [
         assigned_candidate(to_batch, place) if one == slot else assigned_candidate(costs, one)
         for one in range(len(secret))
     ]
-
-
-def candidates_at(reconstruction: Reconstruction, rows: Sequence[int | None]) -> Tensor:
-    """The candidates that count in these rows (b, *shape), one for each record; NaN for None."""
-    found = capped(reconstruction, len(rows)).candidates.detach().cpu().float()
-    nothing = torch.full(tuple(found.shape[1:]), float("nan"))
+    nothing = torch.full(tuple(secret.x.shape[1:]), float("nan"))
     return torch.stack([nothing if row is None else found[row] for row in rows])
 
 
-def _beside(costs: np.ndarray, slot: int, apart: Collection[int]) -> tuple[np.ndarray, int]:
+def beside(costs: np.ndarray, slot: int, apart: Collection[int]) -> tuple[np.ndarray, int]:
     """Costs (k, b) without the slots that stand apart, and where the audited one is then."""
     kept = [one for one in range(costs.shape[1]) if one == slot or one not in apart]
     return costs[:, kept], kept.index(slot)

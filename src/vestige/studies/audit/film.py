@@ -1,14 +1,14 @@
 """The film of a trial: how the reconstruction of the audited record emerged, as 8-bit pictures.
 
-A trial of images keeps, for each attack that handed out frames, the candidate that was matched to
-the audited record in every frame: two tensors, the pictures and after how many iterations they were
-taken. The last picture of a film is the reconstruction itself, which every trial keeps anyway.
-Nothing of this is measured.
+A trial of images keeps, for each attack that handed out frames, the candidate of every frame that
+is matched to the audited record, as the reconstruction is: two tensors, the pictures and after how
+many iterations they were taken. The last picture of a film is the reconstruction itself, which
+every trial keeps anyway. Nothing of this is measured.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
@@ -17,10 +17,11 @@ from torch import Tensor
 
 from vestige import progress
 from vestige.interfaces import Reconstruction
-from vestige.records import ImageSpace, Space
+from vestige.records import ImageSpace, Records, Space
 from vestige.reports.audit import Film, FilmFrame
 from vestige.reports.parts import Picture
-from vestige.studies.audit.evidence import capped
+from vestige.statistics.rates import NOTHING
+from vestige.studies.audit.evidence import assigned_candidate, beside, capped
 
 PICTURES = "film/"
 """Begins the names of tensors with the pictures of an attack's film: uint8 (n, *shape)."""
@@ -38,26 +39,45 @@ def film_tensors(
     attack: str,
     recording: progress.Recording | None,
     found: Reconstruction,
-    row: int | None,
-    records: int,
+    secret: Records,
+    slot: int,
+    *,
+    apart: Collection[int] = (),
 ) -> dict[str, Tensor]:
-    """What a trial keeps of an attack's frames; nothing where they cannot be shown.
+    """What a trial keeps of an attack's frames; nothing where there is nothing to show.
 
-    ``row`` is the candidate of the audited record among those that count, of so many ``records``.
+    Candidates change places where another restart becomes the best one, so every frame is matched
+    to the batch by itself, by squared error whatever the audit's distance is. A frame without
+    a finite candidate for the audited record is left out.
     """
     frames = () if recording is None else recording.frames
     shape = found.candidates.shape
-    if row is None or not frames or any(one.candidates.shape != shape for one in frames):
+    if not frames or not shape[0] or any(one.candidates.shape != shape for one in frames):
         return {}
     drawn = [one.candidates for one in frames]
-    if len(found.candidates) > records:
-        drawn = [capped(replace(found, candidates=one), records).candidates for one in drawn]
-    pictures = torch.stack([one[row] for one in drawn]).cpu().float().double()
-    if not bool(pictures.isfinite().all()):
+    if shape[0] > len(secret):
+        drawn = [capped(replace(found, candidates=one), len(secret)).candidates for one in drawn]
+    drawn = torch.stack(drawn).detach().cpu().float()
+    rows = [0] * len(frames) if drawn.shape[1] == 1 else _matched(drawn, secret, slot, apart)
+    kept = [(i, row) for i, row in enumerate(rows) if row is not None]
+    pictures = drawn[[i for i, _ in kept], [row for _, row in kept]].double()
+    done = torch.tensor([frames[i].done for i, _ in kept], dtype=torch.int64)
+    finite = pictures.flatten(1).isfinite().all(1)
+    if not bool(finite.all()):
+        pictures, done = pictures[finite], done[finite]
+    if not len(done):
         return {}
-    iterations = torch.tensor([*(one.done for one in frames), frames[0].total])
     eight = pictures.clamp_(0, 1).mul_(255).round_().to(torch.uint8)
+    iterations = torch.cat([done, torch.tensor([frames[0].total])])
     return {f"{PICTURES}{attack}": eight, f"{ITERATIONS}{attack}": iterations}
+
+
+def _matched(drawn: Tensor, secret: Records, slot: int, apart: Collection[int]) -> list[int | None]:
+    """Which candidate (frames, k, *shape) of each frame is matched to the audited record."""
+    records = secret.x.detach().cpu().to(drawn).flatten(1)
+    squared = torch.cdist(drawn.flatten(2), records).square_()
+    costs = squared.nan_to_num_(NOTHING, NOTHING).clamp_max_(NOTHING).double().numpy()
+    return [assigned_candidate(*beside(one, slot, apart)) for one in costs]
 
 
 def film_of(tensors: Mapping[str, Tensor], attack: str) -> Film | None:

@@ -30,11 +30,10 @@ from vestige.simulation.refusals import refusal
 from vestige.simulation.training_sets import ClassCounts
 from vestige.streams import stream
 from vestige.studies.audit.evidence import (
-    candidates_at,
     cap_remark,
     draw_decoys,
     gather,
-    matched_rows,
+    matched_candidates,
     pool_distances,
 )
 from vestige.studies.audit.film import film_tensors, recorded
@@ -208,9 +207,9 @@ def attacked(
             outcomes[name] = gather(
                 found, secret, slot, draw.decoys, distance, trial=trial, apart=apart
             )
-            rows = matched_rows(found, secret, slot, distance, apart=apart)
-            tensors[f"matched/{name}"] = candidates_at(found, rows)
-            tensors |= film_tensors(name, recording, found, rows[slot], len(secret))
+            matched = matched_candidates(found, secret, slot, distance, apart=apart)
+            tensors[f"matched/{name}"] = matched
+            tensors |= film_tensors(name, recording, found, secret, slot, apart=apart)
             if draw.pool is not None:
                 row = pool_distances(found, secret, slot, draw.pool, distance, apart=apart)
                 tensors[f"{POOL}{name}"] = torch.from_numpy(row)
