@@ -163,6 +163,58 @@ def test_withheld_boxes_are_no_buttons(opened: Opened) -> None:
     assert page.locator(".triplets [role=button]").count() == 0
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_the_film_strip_keeps_whole_pixels_and_stays_on_the_page(opened: Opened, name: str) -> None:
+    space = STATES[name]().findings.space
+    for width in (1280, 1024, 768, 390, 360):
+        page = opened(name, width)
+        pictures = page.locator(".reel .pic").all()
+        assert len(pictures) == 6
+        for picture in pictures:
+            box = box_of(picture)
+            assert box["width"] % space.shape[2] == box["height"] % space.shape[1] == 0
+            assert box["width"] >= 48
+            assert box["x"] >= 0
+            assert box["x"] + box["width"] <= width
+        rendering = page.locator(".reel .pic").first
+        assert rendering.evaluate("e => getComputedStyle(e).imageRendering") == "pixelated"
+        # Three or more stand in a row, in order of the iterations.
+        boxes = [box_of(picture) for picture in pictures]
+        assert sum(box["y"] == boxes[0]["y"] for box in boxes) >= 3
+        assert boxes == sorted(boxes, key=lambda box: (box["y"], box["x"]))
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_the_film_strip_is_one_row_beside_its_label(opened: Opened) -> None:
+    for name in ("demonstrated", "one_trial"):
+        page = opened(name)
+        tops = {box_of(picture)["y"] for picture in page.locator(".reel .pic").all()}
+        assert len(tops) == 1, name
+
+
+def test_the_film_strip_on_paper_and_without_script(
+    chromium: playwright.Browser, folder: Path
+) -> None:
+    context = chromium.new_context(
+        java_script_enabled=False, viewport={"width": 688, "height": 900}
+    )
+    page = context.new_page()
+    page.goto((folder / "demonstrated.html").as_uri())
+    tree = page.locator(".reel").aria_snapshot()
+    assert 'group "How the reconstruction of the median trial emerged"' in tree
+    assert 'img "Reconstruction of the median trial after 12 of 1,200 iterations"' in tree
+    page.emulate_media(media="print")
+    boxes = [box_of(picture) for picture in page.locator(".reel .pic").all()]
+    assert len(boxes) == 6
+    assert len({box["y"] for box in boxes}) == 1
+    assert max(box["x"] + box["width"] for box in boxes) <= 688
+    context.close()
+
+
+def test_a_redacted_page_has_no_film_strip(opened: Opened) -> None:
+    assert opened("redacted").locator(".reel").count() == 0
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_differences_have_the_colours_of_the_theme(opened: Opened, theme: str) -> None:
     page = opened("claim_refuted", theme=theme)

@@ -45,8 +45,8 @@ def test_captions_and_pictures_from_start_to_end() -> None:
     assert shown.reconstruction is not None
     assert page.count(STRIP) == 1
     reader = Reader(f"<div {strip(page)}</ol></div>")
-    for text in ("Median trial", "start0 of 1,200", "1%after 12 of 1,200", "3%after 36 of 1,200",
-                 "10%after 120 of 1,200", "30%after 360 of 1,200", "endas returned"):  # fmt: skip
+    for text in ("Median trial", "start0 of 1,200", "1%12 of 1,200", "3%36 of 1,200",
+                 "10%120 of 1,200", "30%360 of 1,200", "endas returned"):  # fmt: skip
         assert text in reader.text
     images = reader.all("img")
     pictures = [*(one.picture for one in shown.film.frames), shown.reconstruction]
@@ -123,13 +123,12 @@ def test_without_frames_there_is_no_strip_and_no_word_of_it() -> None:
 
 def test_a_film_without_its_last_picture_is_not_shown() -> None:
     report = STATES["demonstrated"]()
-    film = median(report).film
+    assert STRIP in render(report)
     for last in (None, STATES["all_hits"]().findings.exhibits[0].reconstruction):
         exhibits = [
             one.model_copy(update={"reconstruction": last}) if one.film else one
             for one in report.findings.exhibits
         ]
-        assert film is not None
         assert STRIP not in render(changed(report, exhibits=tuple(exhibits)))
 
 
@@ -148,7 +147,7 @@ def test_shares_below_one_percent_are_not_none() -> None:
     early = second.model_copy(update={"after": 3})
     part = strip(render(with_film(report, Film(iterations=1000, frames=(first, early)))))
     assert "&lt;1%" in part
-    assert "after 3 of 1,000" in part
+    assert "after 3 of 1,000 iterations" in part
 
 
 @pytest.mark.parametrize("damage", ["order", "late", "none", "shape", "row", "iterations"])

@@ -40,8 +40,8 @@ def film_strip(exhibit: Exhibit, name: str, of: str, outcome: str) -> FilmStrip 
     total = numbers.count(film.iterations)
     frames = []
     for one in film.frames:
-        detail = f"{'after ' if one.after else ''}{numbers.count(one.after)} of {total}"
-        words = f"{detail} iterations" if one.after else "at the start of the search"
+        detail = f"{numbers.count(one.after)} of {total}"
+        words = f"after {detail} iterations" if one.after else "at the start of the search"
         caption = _share(one.after / film.iterations) if one.after else "start"
         alt = f"Reconstruction {of} {words}"
         frames.append(StripFrame(data_uri(one.picture), caption, detail, alt))
