@@ -151,6 +151,7 @@ class Recording:
     shares: Sequence[float] = FRAME_SHARES
     _frames: list[Frame] = field(default_factory=list, repr=False)
     _several: bool = False
+    _due: dict[int, frozenset[int]] = field(default_factory=dict, repr=False)
 
     @property
     def frames(self) -> tuple[Frame, ...]:
@@ -159,7 +160,10 @@ class Recording:
 
     def due(self, total: int) -> frozenset[int]:
         """After how many of ``total`` iterations a frame is recorded."""
-        return frozenset(done for share in self.shares if (done := round(share * total)) < total)
+        if total not in self._due:
+            done = (round(share * total) for share in self.shares)
+            self._due[total] = frozenset(one for one in done if one < total)
+        return self._due[total]
 
     def add(self, frame: Frame) -> None:
         """Append a frame that is due; one that is not later than the last is of another search."""

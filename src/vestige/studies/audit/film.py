@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -59,17 +60,15 @@ def film_tensors(
         drawn = [capped(replace(found, candidates=one), len(secret)).candidates for one in drawn]
     drawn = torch.stack(drawn).detach().cpu().float()
     rows = [0] * len(frames) if drawn.shape[1] == 1 else _matched(drawn, secret, slot, apart)
-    kept = [(i, row) for i, row in enumerate(rows) if row is not None]
-    pictures = drawn[[i for i, _ in kept], [row for _, row in kept]].double()
-    done = torch.tensor([frames[i].done for i, _ in kept], dtype=torch.int64)
-    finite = pictures.flatten(1).isfinite().all(1)
-    if not bool(finite.all()):
-        pictures, done = pictures[finite], done[finite]
-    if not len(done):
+    shown = zip(frames, drawn.numpy(), rows, strict=True)
+    pairs = [(one.done, batch[row]) for one, batch, row in shown if row is not None]
+    pairs = [(done, picture) for done, picture in pairs if np.isfinite(picture).all()]
+    if not pairs:
         return {}
-    eight = pictures.clamp_(0, 1).mul_(255).round_().to(torch.uint8)
-    iterations = torch.cat([done, torch.tensor([frames[0].total])])
-    return {f"{PICTURES}{attack}": eight, f"{ITERATIONS}{attack}": iterations}
+    pictures = np.stack([picture for _, picture in pairs]).astype(np.float64)
+    eight = np.round(np.clip(pictures, 0, 1) * 255).astype(np.uint8)
+    iterations = torch.tensor([*(done for done, _ in pairs), frames[0].total])
+    return {f"{PICTURES}{attack}": torch.from_numpy(eight), f"{ITERATIONS}{attack}": iterations}
 
 
 def _matched(drawn: Tensor, secret: Records, slot: int, apart: Collection[int]) -> list[int | None]:
