@@ -1,0 +1,1 @@
+"""Which attacks to run on a release, and why."""

@@ -1,0 +1,157 @@
+"""The rules: which attack suits which release, in order, each with its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from vestige.attacks.closed_form import ClosedForm
+from vestige.attacks.combined_inversion.attack import CombinedInversion
+from vestige.attacks.deep_leakage import DeepLeakage
+from vestige.attacks.exact_inversion.attack import ExactInversion
+from vestige.attacks.feature_inversion.attack import FeatureInversion
+from vestige.attacks.head_inversion.attack import HeadInversion
+from vestige.attacks.head_inversion.reading import check_training
+from vestige.attacks.head_reconstructor.attack import HeadReconstructor
+from vestige.attacks.imprint_reading import ImprintReading
+from vestige.attacks.inverting_gradients import InvertingGradients
+from vestige.attacks.prior_matching import PriorMatching
+from vestige.attacks.recommendation.situation import Situation, rehearsed_errors, shortened
+from vestige.attacks.reconstructor_network import ReconstructorNetwork
+from vestige.attacks.tensor_features.attack import TensorFeatures
+from vestige.errors import BadInput, VestigeError
+from vestige.interfaces import Attack, GradientRelease, Public
+from vestige.networks.imprint import BareImprint
+from vestige.records import ImageSpace
+from vestige.simulation.convex import ConvexSimulator
+from vestige.simulation.gradient_sequence import GradientSequenceSimulator
+from vestige.simulation.head import HeadSimulator
+from vestige.simulation.network import NetworkSimulator
+
+
+class Choice(NamedTuple):
+    """An attack, and a sentence that says why it was chosen."""
+
+    attack: Attack
+    reason: str
+
+
+def for_trained_model(public: Public) -> Choice:
+    """The attack on a trained model, a head or a private training, by how it was trained."""
+    simulator = public.simulator
+    if isinstance(simulator, ConvexSimulator):
+        reason = "The model is a linear classifier at its optimum beside known records: its "
+        reason += "vanishing gradient is solved for the unknown one."
+        return Choice(ClosedForm(), reason)
+    if isinstance(simulator, GradientSequenceSimulator):
+        reason = "All noisy gradients of DP-SGD are known: the likelihood ratio picks the most "
+        reason += "probable record of the prior."
+        return Choice(PriorMatching(), reason)
+    if isinstance(simulator, NetworkSimulator):
+        reason = "The network was trained beside known records: networks trained in the same way "
+        reason += "show what one record does to the weights."
+        return Choice(ReconstructorNetwork(), reason)
+    if isinstance(simulator, HeadSimulator):
+        try:
+            check_training(simulator.training, simulator.model.hidden)
+        except VestigeError:
+            reason = "Features cannot be inferred through this training (Adam, or private steps "
+            reason += "with a hidden layer): a network learns from simulated heads instead."
+            return Choice(HeadReconstructor(), reason)
+        reason = "The head was trained by SGD on a frozen backbone: features are inferred through "
+        reason += "its training and decoded."
+        return Choice(HeadInversion(), reason)
+    raise BadInput(
+        f"No attack is recommended for what a {type(simulator).__name__} replays: pass attacks "
+        f"that read a {simulator.releases.__name__} ('vestige attacks' says what each reads)."
+    )
+
+
+def for_clients(situation: Situation) -> list[Choice]:
+    """The attacks on a gradient or an update, best first; each has run once."""
+    choices: list[Choice] = []
+    refusal = ""
+    for choice in _suited(situation):
+        if type(situation.observation.release) not in choice.attack.reads:
+            continue
+        try:
+            situation.run(shortened(choice.attack))
+        except VestigeError as error:
+            refusal = f" {choice.attack.name}: {error}"
+            continue
+        choices.append(choice)
+    if not choices:
+        raise BadInput(
+            f"No attack of Vestige runs on this model and release: pass your own.{refusal}"
+        )
+    return choices
+
+
+def _suited(situation: Situation) -> Iterator[Choice]:
+    """Attacks that suit a gradient or an update, best first; some may still not run."""
+    for rule in (_imprint_layer, _equations, _prior_under_noise, _features):
+        yield from rule(situation)
+    if not isinstance(situation.simulator.model, BareImprint):
+        yield _matching(situation)
+
+
+def _imprint_layer(situation: Situation) -> Iterator[Choice]:
+    if situation.imprinted and isinstance(situation.observation.release, GradientRelease):
+        reason = "An imprint layer copies records into the gradient of its rows: they are read "
+        reason += "off, without a search."
+        yield Choice(ImprintReading(), reason)
+
+
+def _equations(situation: Situation) -> Iterator[Choice]:
+    """Fully connected networks that read the records: equations, where they were solved."""
+    if situation.imprinted or situation.simulator.steps > 1 or situation.altered:
+        return
+    records = _records(situation.size)
+    if situation.solved(ExactInversion()):
+        reason = "The first fully connected layer reads the records and ReLU follows: its "
+        yield Choice(ExactInversion(), reason + f"equations were solved for {records}.")
+    elif situation.solved(TensorFeatures()):
+        reason = "A wide hidden layer reads the records: the equations of its gradient were "
+        yield Choice(TensorFeatures(), reason + f"solved for {records}.")
+
+
+def _prior_under_noise(situation: Situation) -> Iterator[Choice]:
+    if situation.altered and situation.public.prior.collected and not situation.imprinted:
+        reason = f"The release was altered ({situation.altered}), which leaves fewer exact "
+        reason += "equations: the prior is weighed as simulated releases of its records recommend."
+        yield Choice(CombinedInversion(), reason)
+
+
+def _features(situation: Situation) -> Iterator[Choice]:
+    """Exact features, where they helped on simulated releases of the attacker's own records.
+
+    How much they tell about pictures depends on the layers before them and on the prior.
+    """
+    public = situation.public
+    if situation.imprinted or not isinstance(public.space, ImageSpace):
+        return
+    if not public.prior.collected or not situation.features_exact:
+        return
+    attack, other = FeatureInversion(), InvertingGradients()
+    errors = rehearsed_errors(public, situation.observation, (attack, other))
+    if errors is not None and errors[0] < errors[1]:
+        reason = "The gradient of the fully connected layers at the end determines the features "
+        reason += f"of {_records(situation.size)}; on simulated releases of prior records the "
+        reason += f"error was {errors[0]:.2g}, against {errors[1]:.2g} of {other.name}."
+        yield Choice(attack, reason)
+
+
+def _matching(situation: Situation) -> Choice:
+    if situation.labels_unknown:
+        reason = "Labels are neither told nor read off the last layer: records and labels are "
+        return Choice(DeepLeakage(exact_label=False), reason + "searched together.")
+    steps = situation.simulator.steps
+    if steps > 1:
+        reason = f"The update is of {steps} local steps: the search unrolls them."
+        return Choice(InvertingGradients(), reason)
+    reason = "Matching the gradient's direction needs nothing of the model but its second "
+    return Choice(InvertingGradients(), reason + "derivative.")
+
+
+def _records(count: int) -> str:
+    return "the record" if count == 1 else f"all {count} records"
