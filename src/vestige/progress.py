@@ -32,7 +32,8 @@ class Progress:
     """Where a study is: ``done`` of ``total`` units, and the step of the unit that runs.
 
     ``unit`` names that unit and ``part`` what of it runs, such as an attack. Where units run in
-    other processes only the count is known: both names are empty and ``step`` is None.
+    other processes only the count is known: both names are empty and ``step`` is None. ``note`` is
+    a sentence for the user, such as how long a study will take.
     """
 
     done: int
@@ -40,6 +41,7 @@ class Progress:
     unit: str = ""
     part: str = ""
     step: Step | None = None
+    note: str = ""
 
 
 Listener = Callable[[Step], bool | None]
@@ -66,6 +68,8 @@ class Display:
     def __call__(self, where: Progress) -> None:
         """Print where a study is, unless that was printed already or just now."""
         now = self.clock()
+        if where.note:
+            print(where.note, file=self.file or sys.stderr, flush=True)
         self._began = self._began or (now, where.done)
         last = self._printed
         finished = where.done == where.total

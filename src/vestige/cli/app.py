@@ -209,7 +209,10 @@ def invert(
     learning_rate: Annotated[float, typer.Option(help="Learning rate of local steps.")] = 0.0,
     momentum: Annotated[float, typer.Option(help="Momentum of local steps.")] = 0.0,
     attack: Annotated[
-        list[str] | None, typer.Option(help="Name of an attack, repeatable; see 'vestige attacks'.")
+        list[str] | None,
+        typer.Option(
+            help="Name of an attack, repeatable; see 'vestige attacks' (default: recommended)."
+        ),
     ] = None,
     iterations: Annotated[int, typer.Option(min=0, help="0 = default of each attack.")] = 0,
     samples: Annotated[int, typer.Option(min=1, help="Independent runs of each attack.")] = 3,

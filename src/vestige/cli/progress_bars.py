@@ -45,6 +45,8 @@ def show_progress(what: str) -> Iterator[Watch]:
         below = bars.add_task("", total=None, note="", visible=False)
 
         def watch(where: Progress) -> None:
+            if where.note:
+                console.print(escape(terminal_text(where.note)), highlight=False)
             bars.update(above, total=where.total, completed=where.done)
             if where.step is None:
                 bars.update(below, visible=False)

@@ -112,10 +112,13 @@ def chosen_engine(place: str, workers: int, address: str) -> Engine:
 def inversion_of(
     capture: Capture, names: Sequence[str], iterations: int, samples: int, rehearsals: int
 ) -> Inversion:
-    """The inversion that a command's options describe."""
-    chosen = [named_attack(name) for name in names or ["InvertingGradients"]]
+    """The inversion that a command's options describe; without names, attacks are recommended."""
+    chosen: Sequence[Attack] = [named_attack(name) for name in names]
+    if not names:
+        chosen = attack_room.recommended(capture.public, capture.observation)
     if iterations:
-        chosen = [_with_iterations(attack, iterations) for attack in chosen]
+        own = tuple(_with_iterations(attack, iterations) for attack in chosen)
+        chosen = own if names else replace(chosen, attacks=own)  # pyright: ignore[reportCallIssue, reportArgumentType]
     return Inversion(
         capture.observation,
         capture.public,
@@ -130,7 +133,7 @@ def inversion_of(
 
 def named_attack(name: str) -> Attack:
     """An attack with its default settings, by class name or by the name readers see."""
-    known = {n: getattr(attack_room, n) for n in dir(attack_room)}
+    known = _attack_classes()
     for class_name, cls in known.items():
         if _plain(name) in (_plain(class_name), _plain(str(cls().name))):
             return cls()
@@ -140,11 +143,17 @@ def named_attack(name: str) -> Attack:
     raise NotFound(f"There is no attack {name!r}: choose one of {', '.join(known)}{hint}")
 
 
+def _attack_classes() -> dict[str, type[Any]]:
+    """The attacks by the names of their classes."""
+    named = {name: getattr(attack_room, name) for name in dir(attack_room)}
+    return {name: cls for name, cls in named.items() if hasattr(cls, "prepare")}
+
+
 def attack_list() -> Group:
     """Every attack with what it does, reads, needs and cites."""
     blocks = []
-    for name in dir(attack_room):
-        attack = getattr(attack_room, name)()
+    for name, cls in _attack_classes().items():
+        attack = cls()
         facts = Table.grid(padding=(0, 2))
         facts.add_column(no_wrap=True)
         facts.add_column()

@@ -173,10 +173,14 @@ class ThreatDescription(Document):
 
 
 class Times(Document):
-    """When and how long: the only part of a report that differs between equal runs."""
+    """When and how long: the only part of a report that differs between equal runs.
+
+    ``expected`` is what was predicted before the work began, where that was long.
+    """
 
     started: str = ""
     finished: str = ""
+    expected: str = ""
     cpu_seconds: float = 0.0
     seconds_per_trial: dict[str, float] = Field(default_factory=dict)
 

@@ -60,7 +60,7 @@ def redacted_verdict(verdict: Verdict, redact: Redact) -> Verdict:
 WITHHELD = "withheld"
 
 KEPT_SETTINGS = frozenset((
-    "Batch size", "Candidates", "Clients", "Clipping and noise", "Clipping and noise by",
+    "Attacks", "Batch size", "Candidates", "Clients", "Clipping and noise", "Clipping and noise by",
     "Clipping norm C", "Confidence", "DP-SGD", "DP-SGD trained by", "Decoys per trial",
     "Defence", "Distance", "False positive rate", "Head", "Heads", "Images to train on, prior",
     "Images, attacked", "Initial weights", "Known records", "Local order", "Local training",

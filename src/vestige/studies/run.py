@@ -21,7 +21,7 @@ from vestige.reports.parts import CheckOutcome, Failure, Times
 from vestige.reports.report import Findings, Report
 from vestige.studies.judge import report_on
 from vestige.studies.store import MemoryUnits, RunFolder
-from vestige.studies.study import Header, Study, UnitStopped
+from vestige.studies.study import Header, PredictsTime, Study, UnitStopped
 from vestige.studies.unit_files import UnitResult, is_provisional, unit_in
 
 _log = logging.getLogger("vestige")
@@ -79,7 +79,7 @@ def run(
         else RunFolder.opened(directory, manifest, study.code())
     )
     with opened as store:
-        failure, spent, found = None, 0.0, []
+        failure, spent, found, expected = None, 0.0, [], ""
         done = set(store.finished())
         for number in sorted(done & set(range(len(names)))):
             kept = store.read(number)
@@ -88,11 +88,16 @@ def run(
         waiting = [number for number in range(len(names)) if number not in done]
         if waiting and not any(check.outcome is CheckOutcome.FAILED for check in checks):
             family = combined_digest(identity, str(seed))
+            expected = _expected_time(study, seed, len(waiting))
             work = _Units(names, engine or InProcess(), watch, family)
+            work.note(expected, len(names) - len(waiting))
             failure = work.run(lambda: study.prepare(seed), store, waiting)
             spent, found = spent + work.cpu_seconds, work.provisional
         times = Times(
-            started=started, finished=_now(), cpu_seconds=time.process_time() - cpu + spent
+            started=started,
+            finished=_now(),
+            expected=expected,
+            cpu_seconds=time.process_time() - cpu + spent,
         )
         found += [store.read(number) for number in store.finished() if number < len(names)]
         found.sort(key=lambda one: one.number)
@@ -118,6 +123,13 @@ class _Units:
     asked: bool = False
     cut: bool = False
     provisional: list[UnitResult] = field(default_factory=list)
+
+    def note(self, sentence: str, done: int) -> None:
+        """Tell the watch, or the log where there is none."""
+        if sentence and self.watch is not None:
+            self._tell(Progress(done, len(self.names), note=sentence))
+        elif sentence:
+            _log.warning("%s", sentence)
 
     def run(
         self, prepare: Callable[[], Work], store: MemoryUnits | RunFolder, waiting: Sequence[int]
@@ -193,6 +205,17 @@ class _Observed:
 
         with progress.listening(listen):
             return self._work(number)
+
+
+def _expected_time(study: Study[Any], seed: int, units: int) -> str:
+    """What a study predicts, if it does; a prediction that fails stops nothing."""
+    if not isinstance(study, PredictsTime):
+        return ""
+    try:
+        return study.expected_time(seed, units)
+    except Exception as error:
+        _log.info("The time could not be predicted: %s", error)
+        return ""
 
 
 def _now() -> str:

@@ -57,6 +57,15 @@ def _restored(kind: type[UnitStopped], *args: object) -> UnitStopped:
 
 
 @runtime_checkable
+class PredictsTime(Protocol):
+    """A study that says before any work how long it will take."""
+
+    def expected_time(self, seed: int, units: int) -> str:
+        """A sentence if so many units take long; empty if not, or if that cannot be told."""
+        ...
+
+
+@runtime_checkable
 class Study(Protocol[F]):
     """A question with its sizes (trials, heads, strengths), as frozen data."""
 

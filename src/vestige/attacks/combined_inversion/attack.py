@@ -162,6 +162,12 @@ class CombinedInversion:
         """The budget of the first inversion."""
         return SEARCHES * self.iterations if self.budget is None else self.budget
 
+    @property
+    def longest_run(self) -> int:
+        """Iterations of an inversion whose recipe is chosen, if all that follow it are needed."""
+        chains = (len(recipe.chain) for recipe in (*self.recipes, *self.noisy_recipes))
+        return self.iterations * max(chains)
+
     def _recipe(
         self, problem: Problem, judges: Records, generator: torch.Generator
     ) -> tuple[Recipe, str]:

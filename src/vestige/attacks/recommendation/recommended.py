@@ -14,6 +14,7 @@ from vestige.attacks.recommendation.situation import Situation
 from vestige.choices import check_object, check_whole
 from vestige.errors import BadInput
 from vestige.interfaces import Attack, Observation, Public
+from vestige.records import Records
 from vestige.simulation.kinds import ClientSimulator
 from vestige.streams import stream
 
@@ -76,20 +77,23 @@ def recommended(
     if not isinstance(public.simulator, ClientSimulator):
         return _recommendation([for_trained_model(public)])
     if observation is None:
-        observation = simulated_observation(public, batch_size)
+        records = prior_batch(public, batch_size)
+        observation = simulate_observation(
+            public, records, generator=stream(0, "simulated release")
+        )
     return _recommendation(for_clients(Situation(public, observation)))
 
 
-def simulated_observation(public: Public, batch_size: int) -> Observation:
-    """What the attacker would see of some records of its prior, labels told; always the same."""
-    generator, records = stream(0, "recommended attacks"), public.prior.records
+def prior_batch(public: Public, batch_size: int) -> Records:
+    """A batch of prior records whose release is simulated; always the same."""
+    records = public.prior.records
     if len(records) < batch_size:
         raise BadInput(
             f"The prior holds {len(records):,} records, too few to simulate a batch of "
             f"{batch_size}: give a larger prior, or pass the attacks to run."
         )
-    order = torch.randperm(len(records), generator=generator)[:batch_size]
-    return simulate_observation(public, records[order], generator=generator)
+    order = torch.randperm(len(records), generator=stream(0, "simulated batch"))
+    return records[order[:batch_size]]
 
 
 def _recommendation(choices: Sequence[Choice]) -> Recommendation:

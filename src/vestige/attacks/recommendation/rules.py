@@ -104,7 +104,7 @@ def _imprint_layer(situation: Situation) -> Iterator[Choice]:
 
 def _equations(situation: Situation) -> Iterator[Choice]:
     """Fully connected networks that read the records: equations, where they were solved."""
-    if situation.imprinted or situation.simulator.steps > 1 or situation.altered:
+    if situation.imprinted or not situation.exact:
         return
     records = _records(situation.size)
     if situation.solved(ExactInversion()):
@@ -116,10 +116,9 @@ def _equations(situation: Situation) -> Iterator[Choice]:
 
 
 def _prior_under_noise(situation: Situation) -> Iterator[Choice]:
-    if situation.altered and situation.public.prior.collected and not situation.imprinted:
-        reason = f"The release was altered ({situation.altered}), which leaves fewer exact "
-        reason += "equations: the prior is weighed as simulated releases of its records recommend."
-        yield Choice(CombinedInversion(), reason)
+    if situation.scarce and situation.public.prior.collected and not situation.imprinted:
+        reason = f"{situation.scarce}: the prior is weighed against it as simulated releases of "
+        yield Choice(CombinedInversion(), reason + "prior records recommend.")
 
 
 def _features(situation: Situation) -> Iterator[Choice]:

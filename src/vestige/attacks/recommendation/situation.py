@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -35,6 +36,10 @@ batch of the same size has fewer or more of them."""
 REHEARSALS, REHEARSED_RECORDS, REHEARSED_ITERATIONS = 2, 6, 200
 """Simulated batches and records by which two searches are compared, at least, and iterations."""
 
+STRONG_NOISE, FEW_ENTRIES = 0.1, 10
+"""Share of noise in a release's squared norm, and entries that a mask leaves for each unknown
+value, from which on and below which a prior was worth more than further matching."""
+
 SHORT = {"iterations": 1, "simulated_batches": 0, "sampling_draws": 0, "starts": 1}
 """Settings with which an attack shows quickly whether it runs."""
 
@@ -57,16 +62,27 @@ class Situation:
         return batch_size_of(self.observation)
 
     @cached_property
-    def altered(self) -> str:
-        """What a known defence did to the release, in words; empty where equations are exact."""
-        matching = Matching(self.public, self.observation.release, self.size)
-        if matching.noise_share > 0:
-            return "noise of a known size"
-        if matching.kept is not None:
-            return "entries were removed"
-        if self.simulator.alterations:
-            return "by a known defence"
-        return "records were clipped" if self.simulator.clipped_noise is not None else ""
+    def matching(self) -> Matching:
+        """The release beside what the simulator can reproduce of it."""
+        return Matching(self.public, self.observation.release, self.size)
+
+    @property
+    def exact(self) -> bool:
+        """Whether every entry of the release is known up to rounding, in one local step."""
+        matching = self.matching
+        return self.simulator.steps == 1 and not matching.noise_share and matching.kept is None
+
+    @cached_property
+    def scarce(self) -> str:
+        """Why a known defence leaves too little to match without a prior; empty if it does not."""
+        matching, unknowns = self.matching, self.size * math.prod(self.public.space.shape)
+        entries = len(matching.observed)
+        noise = matching.noise_share * entries
+        if noise >= STRONG_NOISE:
+            return f"Noise makes up {min(noise, 1):.0%} of the release"
+        if matching.kept is not None and entries < FEW_ENTRIES * unknowns:
+            return f"A mask leaves {entries:,} entries for {unknowns:,} unknown values"
+        return ""
 
     @cached_property
     def labels_unknown(self) -> bool:
@@ -111,7 +127,7 @@ class Situation:
 
         A head of one linear layer does not count: its features did not help.
         """
-        if self.altered or self.simulator.steps > 1:
+        if not self.exact:
             return False
         release, size = self.observation.release, hinted_batch_size(self.observation.hints)
         try:

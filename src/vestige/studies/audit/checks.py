@@ -39,7 +39,8 @@ def check_audit(audit: Audit) -> None:
         raise BadInput("false_positive_rate and confidence lie strictly between 0 and 1.")
     _check_model(audit)
     _check_distance(audit)
-    check_reads(audit.attacks, audit.victim.releases)
+    if audit.attacks is not None:
+        check_reads(audit.attacks, audit.victim.releases)
     if audit.secrets.space != audit.prior.space:
         raise BadInput("Secrets and prior describe different spaces: load them from one dataset.")
     _check_pool(audit)
@@ -111,11 +112,15 @@ def _check_makeup(audit: Audit) -> None:
 
 
 def _check_kinds(audit: Audit) -> None:
-    if not isinstance(audit.attacks, Sequence) or isinstance(audit.attacks, str):
+    attacks = audit.attacks
+    if attacks is not None and (not isinstance(attacks, Sequence) or isinstance(attacks, str)):
         raise BadInput("attacks is a list: write attacks=[InvertingGradients()].")
-    if not audit.attacks:
-        raise BadInput("An audit needs at least one attack: see 'vestige attacks'.")
-    for attack in audit.attacks:
+    if attacks is not None and not attacks:
+        raise BadInput(
+            "An audit needs at least one attack: see 'vestige attacks', or leave attacks out to "
+            "have them recommended."
+        )
+    for attack in attacks or ():
         if isinstance(attack, type):
             raise BadInput(f"{attack.__name__} is a class: pass an object, {attack.__name__}().")
         if not isinstance(attack, Attack):

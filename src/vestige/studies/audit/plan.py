@@ -31,6 +31,7 @@ from vestige.reports.numbers import share
 from vestige.reports.parts import Check
 from vestige.simulation.kinds import InformedSimulator
 from vestige.statistics.rates import decoys_needed
+from vestige.studies.attack_choice import choice_settings, chosen_for_audit, simulated_trial
 from vestige.studies.audit.checks import check_audit, fingerprint, preflight_checks
 from vestige.studies.audit.evidence import nearest_neighbor_distance
 from vestige.studies.audit.exhibits import with_exhibits
@@ -43,6 +44,7 @@ from vestige.studies.audit.trial_files import (
 )
 from vestige.studies.audit.trials import TrialWork, named_with_guesses, prepare_attacks
 from vestige.studies.diagnostics.exclusivity import Stage, audited_exclusivity
+from vestige.studies.expected_time import expected_time
 from vestige.studies.report_parts import (
     audit_limits,
     describe_prior,
@@ -63,18 +65,19 @@ class Audit:
     """What is audited, against whom, with which attacks.
 
     ``secrets`` is the pool that every trial draws its secret and its decoys from; ``prior`` is what
-    the attacker holds. Two guesses (a prior draw and a class mean) join the attacks: every attack
-    is reported against them. ``decoys`` per trial default to the fewest that the false positive
-    rate needs. ``mechanism`` is what the release is said to be, by default what the victim says;
-    its bound is held against the rates. ``exclusivity_stages`` are other widths or checkpoints of
-    the network, whose batches are held against the exclusivity condition beside those of the
-    audited one.
+    the attacker holds. Without ``attacks``, ``vestige.attacks.recommended`` chooses them from what
+    the threat model lets the attacker know, and the settings say why. Two guesses (a prior draw and
+    a class mean) join the attacks: every attack is reported against them. ``decoys`` per trial
+    default to the fewest that the false positive rate needs. ``mechanism`` is what the release is
+    said to be, by default what the victim says; its bound is held against the rates.
+    ``exclusivity_stages`` are other widths or checkpoints of the network, whose batches are held
+    against the exclusivity condition beside those of the audited one.
     """
 
     victim: Victim
     secrets: Records
     prior: Prior
-    attacks: Sequence[Attack]
+    attacks: Sequence[Attack] | None = None
     threat: ThreatModel = field(default_factory=HonestServer)
     batch_size: int = 1
     title: str = ""
@@ -114,11 +117,17 @@ class Audit:
     @cached_property
     def all_attacks(self) -> dict[str, Attack]:
         """The attacks by name as documents hold it, and the two guesses; a repeat is numbered."""
-        return named_with_guesses(self.attacks)
+        return named_with_guesses(self.chosen_attacks)
+
+    @cached_property
+    def chosen_attacks(self) -> Sequence[Attack]:
+        """The attacks as given, or as recommended."""
+        return chosen_for_audit(self) if self.attacks is None else self.attacks
 
     def settings(self) -> dict[str, str]:
         """Everything a reader needs to repeat the audit, but for trials and seed."""
         told = told_facts(self.threat, self.victim, self.batch_size)
+        attacks = self.chosen_attacks
         stated = self.stated_mechanism
         return {
             **self.victim.describe(),
@@ -129,9 +138,10 @@ class Audit:
             "Distance": distance_label(self.distance),
             "False positive rate": share(self.false_positive_rate),
             "Decoys per trial": str(self.decoy_count),
-            "Confidence": f"{self.confidence:.0%}, joint over {len(self.attacks)} attacks"
-            if len(self.attacks) > 1
+            "Confidence": f"{self.confidence:.0%}, joint over {len(attacks)} attacks"
+            if len(attacks) > 1
             else f"{self.confidence:.0%}",
+            **choice_settings(attacks),
         }
 
     def identity(self) -> str:
@@ -171,6 +181,14 @@ class Audit:
                 "give more secrets."
             )
         return [f"trial {number + 1}" for number in range(self.trials)]
+
+    def expected_time(self, seed: int, units: int) -> str:
+        """How long so many trials take, if that is long; trained models are not timed."""
+        public = self.threat.public(self.victim, self.prior)
+        seen = simulated_trial(self, public)
+        if seen is None:
+            return ""
+        return expected_time(self.chosen_attacks, public, seen, units)
 
     def prepare(self, seed: int) -> TrialWork:
         """Let every attack train what it needs."""

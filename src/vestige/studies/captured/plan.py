@@ -23,6 +23,7 @@ from functools import cached_property
 
 import torch
 
+from vestige.attacks.recommendation.recommended import recommended
 from vestige.choices import check_fields
 from vestige.content import code_digest, combined_digest, tensors_digest
 from vestige.distances import Distance, distance_label, mean_squared_error
@@ -37,6 +38,7 @@ from vestige.simulation.kinds import client_simulator
 from vestige.statistics.permutation_tests import PERMUTATIONS, permutation_tests
 from vestige.statistics.rates import allowed_rank, decoys_needed
 from vestige.streams import stream
+from vestige.studies.attack_choice import choice_settings
 from vestige.studies.audit.evidence import nearest_neighbor_distance
 from vestige.studies.audit.exhibits import with_exhibits
 from vestige.studies.audit.preflight.checks import check_form, check_replay
@@ -54,6 +56,7 @@ from vestige.studies.captured.trials import (
     TrialPlan,
     draw_trials,
 )
+from vestige.studies.expected_time import expected_time
 from vestige.studies.report_parts import (
     attack_settings,
     audit_limits,
@@ -73,12 +76,13 @@ class CapturedAudit:
     ``others`` are records that were in no release and that no attacker holds: decoys are drawn from
     them and from the audited records of other trials. Separate them from the trained ones at random
     (``Records.split``). Every replay is compared with its release first, and no attack starts if
-    one differs. A unit of work is one trial, which is one release.
+    one differs. A unit of work is one trial, which is one release. Without ``attacks``,
+    ``vestige.attacks.recommended`` chooses them for the release of the largest batch.
     """
 
     releases: Sequence[KnownRelease]
     others: Records
-    attacks: Sequence[Attack]
+    attacks: Sequence[Attack] | None = None
     false_positive_rate: float = 0.01
     confidence: float = 0.95
     distance: Distance = mean_squared_error
@@ -103,7 +107,15 @@ class CapturedAudit:
     @cached_property
     def all_attacks(self) -> dict[str, Attack]:
         """The attacks by name, and the two guesses."""
-        return named_with_guesses(self.attacks)
+        return named_with_guesses(self.chosen_attacks)
+
+    @cached_property
+    def chosen_attacks(self) -> Sequence[Attack]:
+        """The attacks as given, or as recommended for the largest batch."""
+        if self.attacks is not None:
+            return self.attacks
+        largest = max(self.releases, key=lambda one: len(one.secret))
+        return recommended(largest.public, largest.observation)
 
     def identity(self) -> str:
         """Digest of releases, batches, other records, prior, attacks and settings."""
@@ -136,6 +148,11 @@ class CapturedAudit:
     def units(self) -> list[str]:
         """One unit for each release."""
         return [one.name or f"release {n + 1}" for n, one in enumerate(self.releases)]
+
+    def expected_time(self, seed: int, units: int) -> str:
+        """How long so many trials take, if that is long."""
+        first = self.releases[0]
+        return expected_time(self.chosen_attacks, first.public, first.observation, units)
 
     def prepare(self, seed: int) -> CapturedWork:
         """Draw the trials; attacks are prepared for each release, whose model may be its own."""
@@ -208,6 +225,7 @@ class CapturedAudit:
                 "False positive rate": share(self.false_positive_rate),
                 "Decoys per trial": str(self.decoy_count),
                 "Trials, seed": f"{len(plan.trials):,}, {about.seed}",
+                **choice_settings(self.chosen_attacks),
             },
             environment=environment(torch.device("cpu")),
             times=with_trial_times(about.times, trials),
@@ -263,13 +281,13 @@ def _threat(releases: Sequence[KnownRelease], noun: str) -> ThreatDescription:
 
 def _check(audit: CapturedAudit) -> None:
     releases, others, attacks = audit.releases, audit.others, audit.attacks
-    if not releases or not attacks:
+    if not releases or (attacks is not None and not attacks):
         raise BadInput("An audit of captured releases needs at least one release and one attack.")
     if not 0 < audit.false_positive_rate < 1 or not 0 < audit.confidence < 1:
         raise BadInput("false_positive_rate and confidence lie strictly between 0 and 1.")
     for release in releases:
-        check_reads(attacks, type(release.observation.release))
-    if len({clean_text(attack.name) for attack in attacks}) < len(attacks):
+        check_reads(attacks or (), type(release.observation.release))
+    if attacks and len({clean_text(attack.name) for attack in attacks}) < len(attacks):
         raise BadInput("Two attacks have one name: give each once.")
     prior = releases[0].public.prior.records
     kept, held = set(others.fingerprints()), set(prior.fingerprints())

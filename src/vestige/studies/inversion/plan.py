@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
+from vestige.attacks.recommendation.recommended import recommended
 from vestige.choices import check_fields, check_object, check_whole
 from vestige.content import code_digest, combined_digest, tensors_digest
 from vestige.engines import Engine
@@ -26,6 +27,7 @@ from vestige.reports.report import Report
 from vestige.simulation.dp_sgd import ClippedNoise
 from vestige.simulation.kinds import ClippingSimulator, InformedSimulator
 from vestige.streams import stream
+from vestige.studies.attack_choice import choice_settings
 from vestige.studies.audit.exhibits import picture
 from vestige.studies.audit.preflight.checks import (
     check_alone,
@@ -33,6 +35,7 @@ from vestige.studies.audit.preflight.checks import (
     check_replay,
 )
 from vestige.studies.audit.trials import remark_of
+from vestige.studies.expected_time import expected_time
 from vestige.studies.inversion.fits import measure_fit
 from vestige.studies.inversion.rehearsals import check_rehearsals
 from vestige.studies.inversion.runs import (
@@ -76,7 +79,8 @@ class Inversion:
     Every attack runs ``samples`` times from independent starts; the run with the smallest
     gradient distance is shown, and the spread over runs is its agreement map. What its candidates
     leave of the release is compared with what random candidates leave: the verdict says whether
-    the release was matched at all. ``reference`` is the batch of this very release, if it is known,
+    the release was matched at all. Without ``attacks``, ``vestige.attacks.recommended`` chooses
+    them. ``reference`` is the batch of this very release, if it is known,
     to check the replay. No attack starts if a check has failed.
 
     ``rehearsals`` simulated releases of prior records are attacked alike, ``samples`` runs each, to
@@ -88,7 +92,7 @@ class Inversion:
 
     observation: Observation
     public: Public
-    attacks: Sequence[Attack]
+    attacks: Sequence[Attack] | None = None
     samples: int = 3
     rehearsals: int = 0
     reference: Records | None = None
@@ -99,17 +103,17 @@ class Inversion:
     kind = "inversion"
 
     def __post_init__(self) -> None:
-        if isinstance(self.attacks, str) or not isinstance(self.attacks, Sequence):
+        if isinstance(self.attacks, str) or not isinstance(self.attacks, Sequence | None):
             raise BadInput("attacks is a list: write attacks=[InvertingGradients()].")
         check_fields(self)
         check_object("observation of Inversion", self.observation, Observation)
         check_object("public of Inversion", self.public, Public)
         check_whole("samples of Inversion", self.samples)
-        for attack in self.attacks:
+        for attack in self.attacks or ():
             check_object("attack of Inversion", attack, Attack)
-        if self.samples < 1 or not self.attacks:
+        if self.samples < 1 or (self.attacks is not None and not self.attacks):
             raise BadInput("Inversion needs at least one attack and one sample.")
-        check_reads(self.attacks, type(self.observation.release))
+        check_reads(self.attacks or (), type(self.observation.release))
         check_rehearsals(self.public, self.observation, self.rehearsals)
 
     @property
@@ -118,11 +122,18 @@ class Inversion:
         return self.title
 
     @cached_property
+    def chosen_attacks(self) -> Sequence[Attack]:
+        """The attacks as given, or as recommended."""
+        if self.attacks is not None:
+            return self.attacks
+        return recommended(self.public, self.observation)
+
+    @cached_property
     def layout(self) -> tuple[InversionUnit, ...]:
         """The units: attack by attack its runs, then its rehearsals."""
         return tuple(
             InversionUnit(attack, place, number, of, rehearsal)
-            for place, attack in enumerate(self.attacks)
+            for place, attack in enumerate(self.chosen_attacks)
             for rehearsal, of in ((False, self.samples), (True, self.rehearsals))
             for number in range(of)
         )
@@ -136,7 +147,7 @@ class Inversion:
         )
         facts = [self.samples, self.rehearsals, type(release).__name__, hints.batch_size]
         facts += [re.sub(r" at 0x[0-9a-fA-F]+", "", repr(simulator)), self.public.prior.collected]
-        facts += [[attack.name, attack_settings(attack)] for attack in self.attacks]
+        facts += [[attack.name, attack_settings(attack)] for attack in self.chosen_attacks]
         tensors = {f"model/{n}": t for n, t in simulator.model.state_dict().items()}
         tensors |= {f"release/{n}": t for n, t in release.tensors.items()}
         tensors |= {f"buffers/{n}": t for n, t in release.buffers.items()}
@@ -150,7 +161,7 @@ class Inversion:
 
     def code(self) -> dict[str, str]:
         """Digests of the attacks' code, by attack."""
-        return {attack.name: code_digest(attack) for attack in self.attacks}
+        return {attack.name: code_digest(attack) for attack in self.chosen_attacks}
 
     def preflight(self, seed: int) -> tuple[Check, ...]:
         """Whether the release fits the model, and is what the replay of a known batch gives."""
@@ -173,6 +184,13 @@ class Inversion:
         """One unit for each run and each rehearsal of an attack."""
         return [unit.name for unit in self.layout]
 
+    def expected_time(self, seed: int, units: int) -> str:
+        """How long the runs take, if that is long; a rehearsal is as many runs as samples."""
+        runs = round(units / len(self.layout) * self.samples * (1 + self.rehearsals))
+        return expected_time(
+            self.chosen_attacks, self.public, self.observation, max(1, runs), noun="run"
+        )
+
     def prepare(self, seed: int) -> InversionWork:
         """Nothing to prepare here: attacks are prepared with their first run."""
         return InversionWork(self, seed)
@@ -186,7 +204,7 @@ class Inversion:
         checks = [*about.preflight, *version_checks(results, "runs")]
         candidates, fits, rehearsed, seconds = [], [], [], {}
         told = self.observation.hints.labels
-        for place, attack in enumerate(self.attacks):
+        for place, attack in enumerate(self.chosen_attacks):
             done, again = runs_by_attack(self.layout, results, place)
             if not done:
                 continue
@@ -221,7 +239,8 @@ class Inversion:
         cut = [one.number for one in results if one.provisional]
         unit = self.layout[cut[-1] if cut else waiting]
         ran = {self.layout[one.number].place for one in results}
-        left = ", ".join(one.name for place, one in enumerate(self.attacks) if place not in ran)
+        attacks = self.chosen_attacks
+        left = ", ".join(one.name for place, one in enumerate(attacks) if place not in ran)
         if unit.place in ran:
             sentence = (
                 f"The user stopped {unit.attack.name} in {unit.name}: its candidates are the best "
@@ -258,7 +277,8 @@ class Inversion:
             batch_size=hints.batch_size or 1,
             confidence=0.95,
             attacks=tuple(
-                AttackDescription(**attack_facts(attack.name, attack)) for attack in self.attacks
+                AttackDescription(**attack_facts(attack.name, attack))
+                for attack in self.chosen_attacks
             ),
             preflight=tuple(checks),
             limits=LIMITS,
@@ -268,6 +288,7 @@ class Inversion:
                 "Seed": str(seed),
                 **({} if private is None else {"Clipping and noise": _in_words(private)}),
                 **({"Rehearsals": str(self.rehearsals)} if self.rehearsals else {}),
+                **choice_settings(self.chosen_attacks),
                 **self.settings,
             },
             environment=environment(next(iter(public.simulator.parameters.values())).device),
@@ -277,7 +298,7 @@ class Inversion:
 def invert(
     observation: Observation,
     public: Public,
-    attacks: Sequence[Attack],
+    attacks: Sequence[Attack] | None = None,
     *,
     samples: int = 3,
     seed: int = 0,
