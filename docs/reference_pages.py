@@ -51,7 +51,8 @@ RELEASES = {
 @cache
 def attack_pages() -> tuple[GeneratedPage, ...]:
     """The list of attacks, then each."""
-    classes = [getattr(attacks, name) for name in attacks.__all__]
+    named = (getattr(attacks, name) for name in attacks.__all__)
+    classes = [cls for cls in named if hasattr(cls, "prepare")]
     rows, pages = [], []
     for cls in classes:
         attack = cls()

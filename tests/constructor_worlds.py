@@ -36,6 +36,7 @@ from vestige.attacks import (
     ImprintReading,
     InvertingGradients,
     PriorMatching,
+    Recommendation,
     ReconstructorNetwork,
     TensorFeatures,
 )
@@ -242,6 +243,7 @@ VALID: tuple[Callable[[], Any], ...] = (
     ImprintReading,
     InvertingGradients,
     PriorMatching,
+    lambda: Recommendation((InvertingGradients(2),), ("It fits.",)),
     ReconstructorNetwork,
     TensorFeatures,
     Recipe,

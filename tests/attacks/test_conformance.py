@@ -63,7 +63,11 @@ from worlds import (
     small_audit,
 )
 
-ATTACKS = [getattr(attack_room, name) for name in attack_room.__all__]
+ATTACKS = [
+    cls
+    for cls in (getattr(attack_room, name) for name in attack_room.__all__)
+    if hasattr(cls, "prepare")
+]
 REAL = [cls for cls in ATTACKS if cls is not Guess]
 
 SEARCH = [cls for cls in REAL if "iterations" in {f.name for f in dataclasses.fields(cls)}]

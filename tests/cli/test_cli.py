@@ -138,13 +138,14 @@ def test_attacks_lists_every_attack(vestige):
     code, out, _ = vestige("attacks")
     assert code == 0
     flat = " ".join(out.split())
-    for name in attack_room.__all__:
+    names = [n for n in attack_room.__all__ if hasattr(getattr(attack_room, n), "prepare")]
+    for name in names:
         attack = getattr(attack_room, name)()
         assert name in out
         for text in (attack.needs, attack.cites, *(cls.__name__ for cls in attack.reads)):
             assert " ".join(text.split()) in flat
         for word in ("reads", "needs", "cites"):
-            assert out.count(word) >= len(attack_room.__all__)
+            assert out.count(word) >= len(names)
 
 
 def test_demo(vestige, monkeypatch):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from vestige.attacks.imprint_reading import ImprintReading as ImprintReading
     from vestige.attacks.inverting_gradients import InvertingGradients as InvertingGradients
     from vestige.attacks.prior_matching import PriorMatching as PriorMatching
-    from vestige.attacks.recommendation.recommended import Recommendation as Recommendation
+    from vestige.attacks.recommendation.recommendation import Recommendation as Recommendation
     from vestige.attacks.recommendation.recommended import recommended as recommended
     from vestige.attacks.reconstructor_network import ReconstructorNetwork as ReconstructorNetwork
     from vestige.attacks.tensor_features.attack import TensorFeatures as TensorFeatures

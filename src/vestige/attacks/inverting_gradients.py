@@ -21,6 +21,7 @@ from vestige.attacks.gradient_matching.matching import (
     cosine_distance_to,
     labels_of,
 )
+from vestige.attacks.gradient_matching.patience import Patience
 from vestige.attacks.gradient_matching.restarts import Stack
 from vestige.attacks.gradient_matching.smoothness import (
     STRENGTH,
@@ -91,6 +92,9 @@ class InvertingGradients:
       given the release, if neighbouring pixels differ by a Laplace variable.
     - ``batch_norm_weight`` adds the distance of batch-norm statistics (Yin et al. 2021, Eq. 8) if
       the release carries buffers; the paper has no such term.
+    - ``patience`` is the share of the iterations after which a search stops whose distance is still
+      that of unrelated images (see :mod:`.patience`); it returns what it has and remarks on it.
+      Searches under noise of a known size are not stopped. 0 is the paper: no search is.
 
     All restarts run as one batch; the one with the lowest objective is returned. Confidence is
     the cosine between the simulated and the released gradient, not below 0: one value for the
@@ -108,6 +112,7 @@ class InvertingGradients:
     signed: bool = False
     batch_norm_weight: float = 0.0
     initialization: Literal["normal", "uniform"] = "uniform"
+    patience: float = 0.2
 
     name = "Inverting Gradients"
     summary = "matches the gradient's direction, smooth images first, then L-BFGS"
@@ -124,7 +129,7 @@ class InvertingGradients:
             counts=("iterations", "restarts"),
             positive=("learning_rate",),
             not_negative=("smoothness", "total_variation", "inner_weight", "batch_norm_weight"),
-            shares=("polish", "tensor_share"),
+            shares=("polish", "tensor_share", "patience"),
         )
 
     def prepare(self, public: Public, *, generator: torch.Generator) -> Reconstructor:
@@ -149,9 +154,16 @@ class InvertingGradients:
         )
         polishing = round(self.polish * self.iterations)
         smooth = self._smoothness(matching)
+        patience = Patience.of(self.patience, self.iterations, matching, stack, size)
         x, objective, stopped = self._descend(
-            matching, stack, start, self.iterations - polishing, STRENGTH * smooth
+            matching,
+            stack,
+            start,
+            self.iterations - polishing,
+            STRENGTH * smooth,
+            patience=patience,
         )
+        remark = "" if patience is None else patience.remark
         if polishing and not stopped:
             bare = Stack(simulate, self._joint_distance(matching))
             bare.vectorized = stack.vectorized
@@ -169,7 +181,7 @@ class InvertingGradients:
         info: dict[str, str | int | float | bool] = {"labels": origin, "restarts": self.restarts}
         if not stack.vectorized:
             info["restarts run"] = "one after another: vmap cannot handle this model"
-        if stopped:
+        if stopped and not remark:
             info["interrupted"] = True
         finite = bool(torch.isfinite(objective[best]))
         return Reconstruction(
@@ -179,6 +191,7 @@ class InvertingGradients:
             float(remaining) if finite else None,
             not finite,
             info,
+            remark,
         )
 
     def _distance(self, matching: Matching) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
@@ -239,6 +252,7 @@ class InvertingGradients:
         *,
         rate: float = 1.0,
         done: int = 0,
+        patience: Patience | None = None,
     ) -> tuple[Tensor, Tensor, bool]:
         """Best iterates (restarts, batch, *shape) of projected Adam, and their objectives.
 
@@ -256,6 +270,8 @@ class InvertingGradients:
             if done + step in due:
                 progress.show_frame(done + step, self.iterations, best_x[int(best.argmin())])
             if step % REPORT_EVERY == 0 and self._told(done + step, best):
+                return best_x, best, True
+            if patience is not None and patience.exhausted(step, best):
                 return best_x, best, True
             if ratio:
                 slope = balanced(slope, variation_slope(x), ratio_at(step, steps, ratio))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from vestige.attacks.gradient_matching.simulated_releases import simulate_observation
-from vestige.attacks.recommendation.recommended import Recommendation, prior_batch, recommended
+from vestige import attacks as attack_room
+from vestige.attacks.gradient_matching.simulated_releases import prior_batch, simulate_observation
+from vestige.attacks.recommendation.recommendation import Recommendation
 from vestige.interfaces import Attack, Observation, Run
 from vestige.simulation.kinds import ClientSimulator
 from vestige.streams import stream
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 def chosen_for_audit(audit: Audit) -> Recommendation:
     """The attacks that suit what the attacker of an audit knows and would see."""
     public = audit.threat.public(audit.victim, audit.prior)
-    return recommended(public, simulated_trial(audit, public))
+    return attack_room.recommended(public, simulated_trial(audit, public))
 
 
 def simulated_trial(audit: Audit, public: Public) -> Observation | None:

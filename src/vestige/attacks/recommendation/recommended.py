@@ -3,47 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import overload
 
-import torch
-
-from vestige.attacks.gradient_matching.simulated_releases import simulate_observation
+from vestige.attacks.gradient_matching.simulated_releases import prior_batch, simulate_observation
+from vestige.attacks.recommendation.recommendation import Recommendation
 from vestige.attacks.recommendation.rules import Choice, for_clients, for_trained_model
 from vestige.attacks.recommendation.situation import Situation
 from vestige.choices import check_object, check_whole
-from vestige.errors import BadInput
-from vestige.interfaces import Attack, Observation, Public
-from vestige.records import Records
+from vestige.interfaces import Observation, Public
 from vestige.simulation.kinds import ClientSimulator
 from vestige.streams import stream
-
-
-@dataclass(frozen=True)
-class Recommendation(Sequence[Attack]):
-    """Attacks to run on a release, best first, and for each a sentence that says why.
-
-    It is a sequence of its attacks: pass it wherever a list of attacks is expected.
-    """
-
-    attacks: tuple[Attack, ...]
-    reasons: tuple[str, ...]
-
-    @overload
-    def __getitem__(self, index: int) -> Attack: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> tuple[Attack, ...]: ...
-
-    def __getitem__(self, index: int | slice) -> Attack | tuple[Attack, ...]:
-        return self.attacks[index]
-
-    def __len__(self) -> int:
-        return len(self.attacks)
-
-    def __str__(self) -> str:
-        """Each attack by its name, with its reason."""
-        return " ".join(f"{a.name}: {r}" for a, r in zip(self.attacks, self.reasons))
 
 
 def recommended(
@@ -82,18 +50,6 @@ def recommended(
             public, records, generator=stream(0, "simulated release")
         )
     return _recommendation(for_clients(Situation(public, observation)))
-
-
-def prior_batch(public: Public, batch_size: int) -> Records:
-    """A batch of prior records whose release is simulated; always the same."""
-    records = public.prior.records
-    if len(records) < batch_size:
-        raise BadInput(
-            f"The prior holds {len(records):,} records, too few to simulate a batch of "
-            f"{batch_size}: give a larger prior, or pass the attacks to run."
-        )
-    order = torch.randperm(len(records), generator=stream(0, "simulated batch"))
-    return records[order[:batch_size]]
 
 
 def _recommendation(choices: Sequence[Choice]) -> Recommendation:

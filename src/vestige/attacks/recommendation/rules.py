@@ -5,20 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from vestige.attacks.closed_form import ClosedForm
-from vestige.attacks.combined_inversion.attack import CombinedInversion
-from vestige.attacks.deep_leakage import DeepLeakage
-from vestige.attacks.exact_inversion.attack import ExactInversion
-from vestige.attacks.feature_inversion.attack import FeatureInversion
-from vestige.attacks.head_inversion.attack import HeadInversion
-from vestige.attacks.head_inversion.reading import check_training
-from vestige.attacks.head_reconstructor.attack import HeadReconstructor
-from vestige.attacks.imprint_reading import ImprintReading
-from vestige.attacks.inverting_gradients import InvertingGradients
-from vestige.attacks.prior_matching import PriorMatching
+from vestige import attacks
 from vestige.attacks.recommendation.situation import Situation, rehearsed_errors, shortened
-from vestige.attacks.reconstructor_network import ReconstructorNetwork
-from vestige.attacks.tensor_features.attack import TensorFeatures
 from vestige.errors import BadInput, VestigeError
 from vestige.interfaces import Attack, GradientRelease, Public
 from vestige.networks.imprint import BareImprint
@@ -42,25 +30,24 @@ def for_trained_model(public: Public) -> Choice:
     if isinstance(simulator, ConvexSimulator):
         reason = "The model is a linear classifier at its optimum beside known records: its "
         reason += "vanishing gradient is solved for the unknown one."
-        return Choice(ClosedForm(), reason)
+        return Choice(attacks.ClosedForm(), reason)
     if isinstance(simulator, GradientSequenceSimulator):
         reason = "All noisy gradients of DP-SGD are known: the likelihood ratio picks the most "
         reason += "probable record of the prior."
-        return Choice(PriorMatching(), reason)
+        return Choice(attacks.PriorMatching(), reason)
     if isinstance(simulator, NetworkSimulator):
         reason = "The network was trained beside known records: networks trained in the same way "
         reason += "show what one record does to the weights."
-        return Choice(ReconstructorNetwork(), reason)
+        return Choice(attacks.ReconstructorNetwork(), reason)
     if isinstance(simulator, HeadSimulator):
-        try:
-            check_training(simulator.training, simulator.model.hidden)
-        except VestigeError:
+        training, hidden = simulator.training, simulator.model.hidden
+        if training.optimizer == "adam" or (hidden is not None and training.private is not None):
             reason = "Features cannot be inferred through this training (Adam, or private steps "
             reason += "with a hidden layer): a network learns from simulated heads instead."
-            return Choice(HeadReconstructor(), reason)
+            return Choice(attacks.HeadReconstructor(), reason)
         reason = "The head was trained by SGD on a frozen backbone: features are inferred through "
         reason += "its training and decoded."
-        return Choice(HeadInversion(), reason)
+        return Choice(attacks.HeadInversion(), reason)
     raise BadInput(
         f"No attack is recommended for what a {type(simulator).__name__} replays: pass attacks "
         f"that read a {simulator.releases.__name__} ('vestige attacks' says what each reads)."
@@ -99,7 +86,7 @@ def _imprint_layer(situation: Situation) -> Iterator[Choice]:
     if situation.imprinted and isinstance(situation.observation.release, GradientRelease):
         reason = "An imprint layer copies records into the gradient of its rows: they are read "
         reason += "off, without a search."
-        yield Choice(ImprintReading(), reason)
+        yield Choice(attacks.ImprintReading(), reason)
 
 
 def _equations(situation: Situation) -> Iterator[Choice]:
@@ -107,18 +94,18 @@ def _equations(situation: Situation) -> Iterator[Choice]:
     if situation.imprinted or not situation.exact:
         return
     records = _records(situation.size)
-    if situation.solved(ExactInversion()):
+    if situation.solved(attacks.ExactInversion()):
         reason = "The first fully connected layer reads the records and ReLU follows: its "
-        yield Choice(ExactInversion(), reason + f"equations were solved for {records}.")
-    elif situation.solved(TensorFeatures()):
+        yield Choice(attacks.ExactInversion(), reason + f"equations were solved for {records}.")
+    elif situation.solved(attacks.TensorFeatures()):
         reason = "A wide hidden layer reads the records: the equations of its gradient were "
-        yield Choice(TensorFeatures(), reason + f"solved for {records}.")
+        yield Choice(attacks.TensorFeatures(), reason + f"solved for {records}.")
 
 
 def _prior_under_noise(situation: Situation) -> Iterator[Choice]:
     if situation.scarce and situation.public.prior.collected and not situation.imprinted:
         reason = f"{situation.scarce}: the prior is weighed against it as simulated releases of "
-        yield Choice(CombinedInversion(), reason + "prior records recommend.")
+        yield Choice(attacks.CombinedInversion(), reason + "prior records recommend.")
 
 
 def _features(situation: Situation) -> Iterator[Choice]:
@@ -131,7 +118,7 @@ def _features(situation: Situation) -> Iterator[Choice]:
         return
     if not public.prior.collected or not situation.features_exact:
         return
-    attack, other = FeatureInversion(), InvertingGradients()
+    attack, other = attacks.FeatureInversion(), attacks.InvertingGradients()
     errors = rehearsed_errors(public, situation.observation, (attack, other))
     if errors is not None and errors[0] < errors[1]:
         reason = "The gradient of the fully connected layers at the end determines the features "
@@ -143,13 +130,13 @@ def _features(situation: Situation) -> Iterator[Choice]:
 def _matching(situation: Situation) -> Choice:
     if situation.labels_unknown:
         reason = "Labels are neither told nor read off the last layer: records and labels are "
-        return Choice(DeepLeakage(exact_label=False), reason + "searched together.")
+        return Choice(attacks.DeepLeakage(exact_label=False), reason + "searched together.")
     steps = situation.simulator.steps
     if steps > 1:
         reason = f"The update is of {steps} local steps: the search unrolls them."
-        return Choice(InvertingGradients(), reason)
+        return Choice(attacks.InvertingGradients(), reason)
     reason = "Matching the gradient's direction needs nothing of the model but its second "
-    return Choice(InvertingGradients(), reason + "derivative.")
+    return Choice(attacks.InvertingGradients(), reason + "derivative.")
 
 
 def _records(count: int) -> str:

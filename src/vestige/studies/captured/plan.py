@@ -23,7 +23,7 @@ from functools import cached_property
 
 import torch
 
-from vestige.attacks.recommendation.recommended import recommended
+from vestige import attacks as attack_room
 from vestige.choices import check_fields
 from vestige.content import code_digest, combined_digest, tensors_digest
 from vestige.distances import Distance, distance_label, mean_squared_error
@@ -115,7 +115,7 @@ class CapturedAudit:
         if self.attacks is not None:
             return self.attacks
         largest = max(self.releases, key=lambda one: len(one.secret))
-        return recommended(largest.public, largest.observation)
+        return attack_room.recommended(largest.public, largest.observation)
 
     def identity(self) -> str:
         """Digest of releases, batches, other records, prior, attacks and settings."""

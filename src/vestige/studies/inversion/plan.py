@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from vestige.attacks.recommendation.recommended import recommended
+from vestige import attacks as attack_room
 from vestige.choices import check_fields, check_object, check_whole
 from vestige.content import code_digest, combined_digest, tensors_digest
 from vestige.engines import Engine
@@ -126,7 +126,7 @@ class Inversion:
         """The attacks as given, or as recommended."""
         if self.attacks is not None:
             return self.attacks
-        return recommended(self.public, self.observation)
+        return attack_room.recommended(self.public, self.observation)
 
     @cached_property
     def layout(self) -> tuple[InversionUnit, ...]:
