@@ -360,14 +360,23 @@ def test_run_takes_a_study_of_any_kind(vestige, refused, place):
 
 
 def test_an_inversion_is_resumed_in_its_folder(vestige, captured):
-    code, out, _ = vestige(*captured, *QUICK)
+    words = [*captured, *QUICK, "--attack", "InvertingGradients"]
+    code, out, _ = vestige(*words)
     kept = {p: p.stat().st_mtime_ns for p in Path("made/units").iterdir()}
     assert len(kept) == 2
     Path("made/units/000001.safetensors").unlink()
-    assert vestige(*captured, *QUICK)[:2] == (code, out)
+    assert vestige(*words)[:2] == (code, out)
     again = {p: p.stat().st_mtime_ns for p in Path("made/units").iterdir()}
     first = Path("made/units/000000.safetensors")
     assert (len(again), again[first]) == (2, kept[first])
+
+
+def test_without_a_name_the_recommended_attacks_run(vestige, captured):
+    assert vestige(*captured, *QUICK)[0] == 0
+    found = load_report("made/report.json").findings
+    assert [attack.name for attack in found.attacks] == ["Exact inversion", "Inverting Gradients"]
+    assert found.attacks[1].settings["iterations"] == "60"
+    assert found.settings["Attacks"].startswith("chosen by Vestige. Exact inversion: ")
 
 
 def test_names_that_are_too_long(refused, captured):
@@ -581,7 +590,7 @@ def test_rehearsals_need_a_prior(refused, captured):
 def test_invert_reads_hints_from_an_observation(vestige, captured):
     release = SharedGradient(linear_network()).release(draws(2, 8), generator=stream(0))
     save_observation(Observation(release, Hints(2, torch.tensor([0, 1]))), "g.safetensors")
-    assert vestige(*captured, *QUICK)[0] == 0
+    assert vestige(*captured, *QUICK, "--attack", "InvertingGradients")[0] == 0
     report = load_report("made/report.json")
     assert [c.label for c in report.findings.candidates] == ["0", "1"]
 
