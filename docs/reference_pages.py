@@ -88,7 +88,8 @@ def attack_pages() -> tuple[GeneratedPage, ...]:
         [
             "# Attacks",
             "One file is one published method. *Adaptive* ones know what a client does to its "
-            "gradient before it leaves, if the [threat model](../threat-models.md) tells them.",
+            "gradient before it leaves, if the [threat model](../threat-models.md) tells them. "
+            "An audit without attacks [chooses them](../choosing-attacks.md).",
             table(("attack", "how it works", "reads", "adaptive", "paper"), rows),
             "Restarts of an attack run as one batch. "
             "[How to add an attack](../adding-an-attack.md) in one file.",

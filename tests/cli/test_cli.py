@@ -760,7 +760,8 @@ def wait_for(path: Path, process: subprocess.Popen) -> None:
 
 @pytest.mark.slow
 def test_ctrl_c_in_invert_keeps_the_best_so_far(captured, place, started):
-    process = started(*captured, "--iterations", "100000000", "--out", "made")
+    words = [*captured, "--attack", "InvertingGradients", "--iterations", "100000000"]
+    process = started(*words, "--out", "made")
     wait_for(place / "made", process)
     time.sleep(1)
     process.send_signal(signal.SIGINT)

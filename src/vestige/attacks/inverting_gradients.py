@@ -94,7 +94,8 @@ class InvertingGradients:
       the release carries buffers; the paper has no such term.
     - ``patience`` is the share of the iterations after which a search stops whose distance is still
       that of unrelated images (see :mod:`.patience`); it returns what it has and remarks on it.
-      Searches under noise of a known size are not stopped. 0 is the paper: no search is.
+      Searches in tables, under a mask or under noise of a known size are not stopped. 0 is the
+      paper: no search is.
 
     All restarts run as one batch; the one with the lowest objective is returned. Confidence is
     the cosine between the simulated and the released gradient, not below 0: one value for the
@@ -112,7 +113,7 @@ class InvertingGradients:
     signed: bool = False
     batch_norm_weight: float = 0.0
     initialization: Literal["normal", "uniform"] = "uniform"
-    patience: float = 0.2
+    patience: float = 0.3
 
     name = "Inverting Gradients"
     summary = "matches the gradient's direction, smooth images first, then L-BFGS"

@@ -15,8 +15,9 @@ from vestige.records import ImageSpace
 UNRELATED = 9
 """Batches of prior records whose median distance is that of unrelated images."""
 
-MARGIN = 0.2
-"""Share by which a search must get below that distance to go on."""
+MARGIN = 0.15
+"""Share by which a search must get below that distance: docs/choosing-attacks.md has the searches that
+it was calibrated on."""
 
 FEWEST = 10
 """Iterations before which no search is stopped, however few it has altogether."""
@@ -41,12 +42,12 @@ class Patience:
     ) -> Patience | None:
         """The patience of a search with so many iterations; None where no rule is known.
 
-        That is for tables, and where the objective is not the distance alone, as under noise:
-        there, searches that succeeded in the end had not left the distance of unrelated images
-        after half of their iterations.
+        That is for tables, for masked releases, and where the objective is not the distance alone.
+        Under noise, a search that succeeded in the end had not left the distance of unrelated
+        images after half of its iterations.
         """
         deadline = round(share * iterations)
-        images = isinstance(matching.public.space, ImageSpace)
+        images = isinstance(matching.public.space, ImageSpace) and matching.kept is None
         if deadline < FEWEST or not images or stack.penalty is not None:
             return None
         return cls(deadline, iterations, lambda: unrelated_distance(matching, stack, size))
