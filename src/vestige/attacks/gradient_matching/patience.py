@@ -16,8 +16,8 @@ UNRELATED = 9
 """Batches of prior records whose median distance is that of unrelated images."""
 
 MARGIN = 0.15
-"""Share by which a search must get below that distance: docs/choosing-attacks.md has the searches that
-it was calibrated on."""
+"""Share by which a search must get below that distance; docs/choosing-attacks.md has the searches
+that it was calibrated on."""
 
 FEWEST = 10
 """Iterations before which no search is stopped, however few it has altogether."""

@@ -76,8 +76,12 @@ def for_clients(situation: Situation) -> list[Choice]:
 
 def _suited(situation: Situation) -> Iterator[Choice]:
     """Attacks that suit a gradient or an update, best first; some may still not run."""
-    for rule in (_imprint_layer, _equations, _prior_under_noise, _features):
-        yield from rule(situation)
+    yield from _imprint_layer(situation)
+    solved = list(_equations(situation))
+    yield from solved
+    yield from _prior_under_noise(situation)
+    if not solved:
+        yield from _features(situation)
     if not isinstance(situation.simulator.model, BareImprint):
         yield _matching(situation)
 

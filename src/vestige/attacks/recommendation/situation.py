@@ -10,9 +10,9 @@ from functools import cached_property
 
 import torch
 
+from vestige import attacks
 from vestige.attacks.exact_inversion.lifted import lift_feasible
 from vestige.attacks.exact_inversion.search_budget import limited_search
-from vestige.attacks.feature_inversion.attack import FeatureInversion
 from vestige.attacks.feature_inversion.feature_recovery import find_head, recover_features
 from vestige.attacks.gradient_matching.matching import (
     Matching,
@@ -139,7 +139,7 @@ class Situation:
             if live < LIVE_MARGIN * lift_feasible(dense, size)[1]:
                 return False
             generator = stream(0, "trial of features")
-            with limited_search(FeatureInversion().search_budget):
+            with limited_search(attacks.FeatureInversion().search_budget):
                 found = recover_features(
                     head, self.public, self.observation, noise=None, generator=generator
                 )
