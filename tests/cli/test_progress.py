@@ -6,6 +6,7 @@ import io
 from dataclasses import replace
 
 from vestige import run
+from vestige.cli.progress_bars import show_progress
 from vestige.progress import Display, Progress, Step
 from vestige.threats import HonestServer
 from worlds import LabelOnly, small_audit
@@ -45,3 +46,9 @@ def test_a_run_is_watched(capsys):
         "2 of 3",
         "3 of 3",
     ]
+
+
+def test_a_note_is_printed_also_without_a_terminal(capsys):
+    with show_progress("audit") as watch:
+        watch(Progress(0, 40, note="One trial takes about [3] hours."))
+    assert "One trial takes about [3] hours." in " ".join(capsys.readouterr().err.split())
