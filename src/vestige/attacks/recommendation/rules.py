@@ -16,6 +16,9 @@ from vestige.simulation.gradient_sequence import GradientSequenceSimulator
 from vestige.simulation.head import HeadSimulator
 from vestige.simulation.network import NetworkSimulator
 
+STRONG_NOISE = 0.1
+"""Share of noise in a release's squared norm from which a prior was worth more than matching."""
+
 
 class Choice(NamedTuple):
     """An attack, and a sentence that says why it was chosen."""
@@ -84,6 +87,8 @@ def _suited(situation: Situation) -> Iterator[Choice]:
         yield from _features(situation)
     if not isinstance(situation.simulator.model, BareImprint):
         yield _matching(situation)
+    if situation.matching.kept is not None and situation.noise < STRONG_NOISE:
+        yield from _prior_under_masks(situation)
 
 
 def _imprint_layer(situation: Situation) -> Iterator[Choice]:
@@ -107,9 +112,16 @@ def _equations(situation: Situation) -> Iterator[Choice]:
 
 
 def _prior_under_noise(situation: Situation) -> Iterator[Choice]:
-    if situation.scarce and situation.public.prior.collected and not situation.imprinted:
-        reason = f"{situation.scarce}: the prior is weighed against it as simulated releases of "
-        yield Choice(attacks.CombinedInversion(), reason + "prior records recommend.")
+    if situation.noise >= STRONG_NOISE and situation.usable_prior:
+        reason = f"Noise makes up {situation.noise:.0%} of the release: the prior is weighed "
+        reason += "against it as simulated releases of prior records recommend."
+        yield Choice(attacks.CombinedInversion(), reason)
+
+
+def _prior_under_masks(situation: Situation) -> Iterator[Choice]:
+    if situation.usable_prior:
+        reason = "A mask removed entries of the release: where too few are left, the prior says "
+        yield Choice(attacks.CombinedInversion(), reason + "more than matching them.")
 
 
 def _features(situation: Situation) -> Iterator[Choice]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -35,10 +34,6 @@ batch of the same size has fewer or more of them."""
 
 REHEARSALS, REHEARSED_RECORDS, REHEARSED_ITERATIONS = 2, 6, 200
 """Simulated batches and records by which two searches are compared, at least, and iterations."""
-
-STRONG_NOISE, FEW_ENTRIES = 0.1, 10
-"""Share of noise in a release's squared norm, and entries that a mask leaves for each unknown
-value, from which on and below which a prior was worth more than further matching."""
 
 SHORT = {"iterations": 1, "simulated_batches": 0, "sampling_draws": 0, "starts": 1}
 """Settings with which an attack shows quickly whether it runs."""
@@ -73,16 +68,9 @@ class Situation:
         return self.simulator.steps == 1 and not matching.noise_share and matching.kept is None
 
     @cached_property
-    def scarce(self) -> str:
-        """Why a known defence leaves too little to match without a prior; empty if it does not."""
-        matching, unknowns = self.matching, self.size * math.prod(self.public.space.shape)
-        entries = len(matching.observed)
-        noise = matching.noise_share * entries
-        if noise >= STRONG_NOISE:
-            return f"Noise makes up {min(noise, 1):.0%} of the release"
-        if matching.kept is not None and entries < FEW_ENTRIES * unknowns:
-            return f"A mask leaves {entries:,} entries for {unknowns:,} unknown values"
-        return ""
+    def noise(self) -> float:
+        """Share of known noise in the squared norm of the release."""
+        return min(1.0, self.matching.noise_share * len(self.matching.observed))
 
     @cached_property
     def labels_unknown(self) -> bool:
@@ -92,6 +80,11 @@ class Situation:
         except VestigeError:
             return True
         return False
+
+    @property
+    def usable_prior(self) -> bool:
+        """Whether a prior was collected that attacks without an imprint layer can use."""
+        return self.public.prior.collected and not self.imprinted
 
     @cached_property
     def imprinted(self) -> bool:
