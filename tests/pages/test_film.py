@@ -84,7 +84,16 @@ def test_few_trials_have_one_strip(trials: int, name: str, label: str) -> None:
     assert (", the median<" in part) == (trials > 1)
 
 
-@pytest.mark.parametrize("name", ["demonstrated", "one_trial", "few_trials", "batches", "colour"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "demonstrated",
+        "one_trial",
+        "few_trials",
+        "batches",
+        pytest.param("colour", marks=pytest.mark.slow),
+    ],
+)
 def test_redacted_pages_and_documents_have_nothing_of_it(name: str) -> None:
     report = STATES[name]()
     film = median(report).film
