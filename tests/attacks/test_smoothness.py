@@ -12,6 +12,7 @@ from skimage.data import lfw_subset
 from sklearn.datasets import load_sample_images
 
 from vestige.attacks import InvertingGradients
+from vestige.attacks.gradient_matching.search import EXPLAINED
 from vestige.attacks.gradient_matching.smoothness import (
     LAST,
     SHARPNESS,
@@ -21,7 +22,6 @@ from vestige.attacks.gradient_matching.smoothness import (
     unit,
     variation_slope,
 )
-from vestige.attacks.inverting_gradients import EXPLAINED
 from vestige.interfaces import GradientRelease, Hints, Observation, Public
 from vestige.networks import convnet
 from vestige.records import ImageSpace, Prior, Records
