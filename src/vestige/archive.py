@@ -56,6 +56,9 @@ class ReconstructionFacts(_Facts):
 
 _F = TypeVar("_F", bound=_Facts)
 
+_RECONSTRUCTED = ("candidates", "labels", "confidence", "samples")
+"""Tensors of a reconstruction, in a file under these names."""
+
 
 def save_observation(observation: Observation, path: str | Path) -> None:
     """Write everything the attacker saw of one release."""
@@ -119,7 +122,7 @@ def reconstruction_parts(
     found: Reconstruction,
 ) -> tuple[dict[str, Tensor], ReconstructionFacts]:
     """The tensors of a reconstruction, and what else it says."""
-    named = {name: getattr(found, name) for name in ("candidates", "labels", "confidence")}
+    named = {name: getattr(found, name) for name in _RECONSTRUCTED}
     facts = ReconstructionFacts(
         objective=found.objective,
         diverged=found.diverged,
@@ -132,9 +135,8 @@ def reconstruction_parts(
 
 def reconstruction_of(tensors: Mapping[str, Tensor], facts: ReconstructionFacts) -> Reconstruction:
     """The reconstruction that :func:`reconstruction_parts` took apart."""
-    return Reconstruction(
-        tensors["candidates"], tensors.get("labels"), tensors.get("confidence"), **dict(facts)
-    )
+    others = {name: tensors.get(name) for name in _RECONSTRUCTED[1:]}
+    return Reconstruction(tensors["candidates"], **others, **dict(facts))  # pyright: ignore[reportArgumentType]
 
 
 def _write(path: str | Path, tensors: dict[str, Tensor], kind: str, facts: _Facts) -> None:

@@ -110,8 +110,9 @@ class Reconstruction:
     candidates (k, *shape) with labels (k,) or None; confidence (k,), higher is surer and made
     without the secret; objective is the final gradient distance. ``remark`` tells a reader what
     kept the attack from more, in whole sentences; ``ties`` counts the records that fit as well as
-    the candidate, itself included. ``info`` holds facts for a reader, never for a program. An
-    attack does not judge itself.
+    the candidate, itself included. ``samples`` (s, k, *shape) are candidates of other searches that
+    explain the release about as well: where they differ, the release does not determine the
+    record. ``info`` holds facts for a reader, never for a program. An attack does not judge itself.
     """
 
     candidates: Tensor
@@ -122,6 +123,7 @@ class Reconstruction:
     info: Mapping[str, str | int | float | bool] = field(default_factory=dict)
     remark: str = ""
     ties: int = 1
+    samples: Tensor | None = None
 
     def __post_init__(self) -> None:
         check_fields(self, counts=("ties",), any_number=("objective",))
@@ -137,6 +139,8 @@ class Reconstruction:
             value = getattr(self, name)
             if value is not None and value.shape != self.candidates.shape[:1]:
                 raise BadInput(f"The attack returned {name} that do not match its candidates.")
+        if self.samples is not None and self.samples.shape[1:] != self.candidates.shape:
+            raise BadInput("The attack returned samples that do not match its candidates.")
         return self
 
 

@@ -17,7 +17,6 @@ from vestige.attacks.combined_inversion.feature_terms import (
     outside_span,
     solve_features,
 )
-from vestige.attacks.combined_inversion.gaussian_prior import GaussianPrior
 from vestige.attacks.combined_inversion.images import Generated
 from vestige.attacks.combined_inversion.problem import Problem
 from vestige.attacks.combined_inversion.recipes import Recipe, in_turn
@@ -39,6 +38,7 @@ from vestige.defenses import (
 )
 from vestige.errors import BadInput
 from vestige.interfaces import Run
+from vestige.priors.gaussian import GaussianPrior
 from vestige.records import Column, TableSpace
 from vestige.streams import stream
 from vestige.threats import HonestServer

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from vestige.attacks.head_reconstructor.attack import HeadReconstructor as HeadReconstructor
     from vestige.attacks.imprint_reading import ImprintReading as ImprintReading
     from vestige.attacks.inverting_gradients import InvertingGradients as InvertingGradients
+    from vestige.attacks.prior_inversion import PriorInversion as PriorInversion
     from vestige.attacks.prior_matching import PriorMatching as PriorMatching
     from vestige.attacks.recommendation.recommendation import Recommendation as Recommendation
     from vestige.attacks.recommendation.recommended import recommended as recommended

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from vestige.priors.diffusion import ImagePrior as ImagePrior
     from vestige.priors.diffusion_training import PriorTraining as PriorTraining
     from vestige.priors.diffusion_training import train_prior as train_prior
+    from vestige.priors.gaussian import GaussianImages as GaussianImages
     from vestige.priors.private_images import PrivateImages as PrivateImages
     from vestige.priors.private_images import clipping_factors as clipping_factors
     from vestige.priors.private_images import privatize as privatize

@@ -35,7 +35,7 @@ FEW_STEPS = 4
 def posterior_mean(prior: ImagePrior, noisy: Tensor, deviation: Tensor | float) -> Tensor:
     """E[x | noisy] under the prior in one step (Tweedie's formula), images in [0, 1]."""
     start, sigma = _scale_in(prior, noisy, deviation)
-    return _scale_out(_denoise(prior, start, sigma))
+    return _scale_out(denoise(prior, start, sigma))
 
 
 def ddim(
@@ -107,7 +107,7 @@ def follow(
     """
     now, following = start, [*deviations[1:], torch.zeros_like(deviations[0])]
     for sigma, smaller in zip(deviations, following):
-        clean = _denoise(prior, now, sigma)
+        clean = denoise(prior, now, sigma)
         ratio = smaller / sigma
         if generator is None:
             now = clean + _wide(ratio, now) * (now - clean)
@@ -181,7 +181,7 @@ def _grid(prior: ImagePrior, sigma: Tensor, steps: int, *, as_printed: bool = Fa
     return torch.stack([schedule.deviation(row) for row in times])
 
 
-def _denoise(prior: ImagePrior, now: Tensor, sigma: Tensor) -> Tensor:
+def denoise(prior: ImagePrior, now: Tensor, sigma: Tensor) -> Tensor:
     """E[x₀ | x₀ + σε] for images in [−1, 1]."""
     scale = 1 / (1 + sigma.square()).sqrt()
     return prior.expected(now * _wide(scale, now), prior.schedule.time(sigma))

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from vestige.choices import check_fields
+from vestige.content import tensors_digest
 from vestige.errors import BadInput, NotFound, brief, extra, first_line
 from vestige.files import (
     explain_errors,
@@ -83,6 +84,12 @@ class DiffusionPrior:
 
     def __post_init__(self) -> None:
         check_fields(self)
+
+    def __repr__(self) -> str:
+        """Size and content: priors with other weights or schedules are others to an audit."""
+        tensors = {**self.network.state_dict(), "schedule": self.schedule.signal}
+        content = tensors_digest(tensors)[:12]
+        return f"DiffusionPrior({_size(self.shape)}, {self.parameters:,} weights, {content})"
 
     @property
     def device(self) -> torch.device:

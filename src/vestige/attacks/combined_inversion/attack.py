@@ -14,7 +14,6 @@ from vestige.attacks.combined_inversion.feature_terms import (
     solve_features,
     two_layer_features,
 )
-from vestige.attacks.combined_inversion.gaussian_prior import GaussianPrior
 from vestige.attacks.combined_inversion.problem import Problem
 from vestige.attacks.combined_inversion.recipes import EXACT_RECIPES, NOISY_RECIPES, Recipe
 from vestige.attacks.gradient_matching.simulated_releases import simulate_observation
@@ -28,6 +27,7 @@ from vestige.interfaces import (
     Reconstructor,
     UpdateRelease,
 )
+from vestige.priors.gaussian import GaussianPrior
 from vestige.records import Records
 
 # Records that judge recipes are kept out of the prior's fit: a tenth of them, at most this many.

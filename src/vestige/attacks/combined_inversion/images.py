@@ -14,7 +14,7 @@ from vestige.errors import BadInput
 from vestige.records import ImageSpace, Space
 
 if TYPE_CHECKING:
-    from vestige.attacks.combined_inversion.gaussian_prior import GaussianPrior
+    from vestige.priors.gaussian import GaussianPrior
 
 WIDTH = 32
 

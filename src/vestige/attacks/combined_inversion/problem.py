@@ -34,7 +34,7 @@ from vestige.records import ImageSpace
 
 if TYPE_CHECKING:
     from vestige.attacks.combined_inversion.attack import CombinedInversion
-    from vestige.attacks.combined_inversion.gaussian_prior import GaussianPrior
+    from vestige.priors.gaussian import GaussianPrior
 
 # Inner tensors count this much before the joint cosine is taken, as in Inverting Gradients.
 INNER_WEIGHT = 0.3

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+
+from vestige.priors.schedule import NoiseSchedule
 
 if TYPE_CHECKING:
     from vestige.records import Records
@@ -81,3 +83,43 @@ class GaussianPrior:
         """The z whose root·z is an offset (n, values) from the mean."""
         inner = 1 / self.scales - 1 / self.rest
         return offset / self.rest + (offset @ self.directions * inner) @ self.directions.T
+
+    def denoised(self, noisy: Tensor, deviation: Tensor) -> Tensor:
+        """E[x | x + noise] of rows (n, values) with noise of deviations (n, 1), class 0.
+
+        Wiener's filter: each direction of variance s² keeps its share s²/(s² + σ²).
+        """
+        offset, variance = noisy - self.means[0], deviation.square()
+        scales, rest = self.scales.square(), self.rest.square()
+        outer = rest / (rest + variance)
+        inner = scales / (scales + variance) - outer
+        kept = outer * offset + (offset @ self.directions * inner) @ self.directions.T
+        return self.means[0] + kept
+
+
+@dataclass(frozen=True, eq=False)
+class GaussianImages:
+    """Images of one Gaussian as an :class:`ImagePrior`, whose denoiser is known in closed form.
+
+    ``gaussian`` has one class, and values in [−1, 1].
+    """
+
+    gaussian: GaussianPrior
+    shape: tuple[int, ...]
+    schedule: NoiseSchedule = field(default_factory=NoiseSchedule.linear)
+
+    @classmethod
+    def fitted(cls, records: Records, like: Tensor) -> GaussianImages | None:
+        """Fit to images, whatever their classes, or None where they are too few."""
+        alike = replace(records, y=torch.zeros_like(records.y)).to(like.device)
+        fit = GaussianPrior.fitted(alike, like)
+        if fit is None:
+            return None
+        wide = GaussianPrior(2 * fit.means - 1, fit.directions, 2 * fit.scales, 2 * fit.rest)
+        return cls(wide, tuple(records.x.shape[1:]))
+
+    def expected(self, noisy: Tensor, time: Tensor) -> Tensor:
+        """E[x₀ | x_t] for noisy images x_t (n, c, h, w) at fractional times (n,)."""
+        signal, noise = (w.to(noisy)[:, None] for w in self.schedule.weights(time))
+        rows = noisy.flatten(1) / signal
+        return self.gaussian.denoised(rows, noise / signal).reshape(noisy.shape)
