@@ -82,7 +82,11 @@ class Candidate(Document):
 
 
 class InversionFindings(Findings):
-    """What attacks drew from a captured release, and how well it explains the release."""
+    """What attacks drew from a captured release, and how well it explains the release.
+
+    ``replayed`` says that the batch was given as a reference and its replay agrees with the
+    release, so that the description of the model and the client is right.
+    """
 
     release: str
     threat: ThreatDescription
@@ -92,6 +96,7 @@ class InversionFindings(Findings):
     candidates: tuple[Candidate, ...] = ()
     fits: tuple[Fit, ...] = ()
     rehearsals: tuple[RehearsedRelease, ...] = ()
+    replayed: bool = False
 
 
 class InversionJudgement(Judgement):

@@ -28,6 +28,8 @@ def simulated_trial(audit: Audit, public: Public) -> Observation | None:
     if not isinstance(public.simulator, ClientSimulator):
         return None
     records = prior_batch(public, audit.batch_size)
+    # A model that does not fit its records is refused here as it is when attacks are given.
+    audit.victim.release(records, generator=stream(0, "simulated release"))
     generator = stream(0, "simulated release")
     release = simulate_observation(public, records, generator=generator).release
     return audit.threat.observe(Run(records, release))

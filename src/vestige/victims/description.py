@@ -23,9 +23,9 @@ def describe_client(
     model = simulator.model
     count = sum(p.numel() for p in model.parameters())
     frozen = sum(p.numel() for p in model.parameters() if not p.requires_grad)
+    trained = f"after {trained_steps:,} training steps" if trained_steps else "weights as given"
     described = {
-        "Victim": kind
-        + ("" if trained_steps is None else f", after {trained_steps:,} training steps"),
+        "Victim": kind + ("" if trained_steps is None else f", {trained}"),
         "Network": f"{type(model).__name__}, {count:,} parameters"
         + (f", {frozen:,} frozen" if frozen else ""),
         "Loss": f"{getattr(simulator.loss, '__name__', 'own')}, {simulator.reduction}",

@@ -156,7 +156,7 @@ def _verdict(findings: AuditFindings, rates: Rates, checks: Sequence[Check]) -> 
     if exceeds_chance(findings, best, rates):
         return Verdict(
             kind=VerdictKind.DEMONSTRATED,
-            headline=_demonstrated_headline(findings),
+            headline=_demonstrated_headline(findings, _rate(rates, best)),
             lede=_rate_sentence(findings, best, rates)
             + permutation_sentence(best)
             + f" {_redrawn_sentence(findings, best)}",
@@ -198,10 +198,15 @@ def _one_trial(findings: AuditFindings, best: AttackFindings) -> Verdict:
     )
 
 
-def _demonstrated_headline(findings: AuditFindings) -> str:
+def _demonstrated_headline(findings: AuditFindings, identified: Rate) -> str:
     who = f"The {findings.threat.attacker}"
     noun, batch = findings.space.noun, findings.batch_size
     lower = _redrawing(findings)[1].lower
+    if lower <= findings.false_positive_rate and identified.lower < MOST:
+        return (
+            f"{who} can tell some records apart: at least "
+            f"{at_least(identified.lower).rstrip('%')} in 100. Redrawing them was not shown."
+        )
     if lower <= findings.false_positive_rate:
         what, it = (f"{noun} is", "it") if batch == 1 else ("records are", "them")
         return (

@@ -85,16 +85,22 @@ def judge_candidates(findings: InversionFindings) -> Verdict:
             _fit_sentence(findings, fit, match),
             labels,
             rehearsal_sentence(findings, fit.attack),
-            NO_RATE,
+            REPLAYED if findings.replayed else NO_RATE,
         ),
         attack=fit.attack,
-        remedy=_remedy(fit, match),
+        remedy=_remedy(findings, match),
     )
 
 
 NO_RATE = (
     "No secret was given, so no rate can be: only a comparison with the records says how close a "
     "candidate comes."
+)
+
+
+REPLAYED = (
+    "The batch was given as a reference, and its replay agrees with the release. It was not "
+    "compared with the candidates: a CapturedAudit does that and gives a rate."
 )
 
 
@@ -107,7 +113,7 @@ def candidate_checks(findings: InversionFindings) -> list[Check]:
             Check(
                 outcome=CheckOutcome.PASSED if match is Match.MATCHED else CheckOutcome.REMARK,
                 sentence=f"{fit.attack}: {_check_sentence(findings, fit, match)}",
-                remedy="" if match is Match.MATCHED else _remedy(fit, match),
+                remedy="" if match is Match.MATCHED else _remedy(findings, match),
             )
         )
         scaled = fit.scale is not None and abs(fit.scale - 1) > SCALE_TOLERANCE
@@ -206,8 +212,14 @@ def _headline(findings: InversionFindings, fit: Fit, match: Match, drawn: int) -
             f"{'' if findings.failure else ' Too few iterations, or another batch size?'}"
         )
     if match is Match.NOT_MATCHED:
-        why = "." if findings.failure else ": wrong weights, mode or normalisation?"
-        return f"This {noun} was not matched{why}"
+        if findings.failure:
+            return f"This {noun} was not matched."
+        if findings.replayed:
+            return f"This {noun} is described rightly, and {fit.attack} did not match it."
+        _, rehearsed = _of(findings, fit.attack)
+        if rehearsed and all(match_of(one.fit) is Match.NOT_MATCHED for one in rehearsed):
+            return f"{fit.attack} matched neither this {noun} nor any simulated one."
+        return f"This {noun} was not matched: wrong weights, mode or normalisation?"
     fits = "fits" if drawn == 1 else "fit"
     return f"{_candidates(drawn)} drawn; whether {_they(drawn)} {fits} this {noun} cannot be told."
 
@@ -256,7 +268,9 @@ def _undecided(findings: InversionFindings, fit: Fit) -> str:
     )
 
 
-def _remedy(fit: Fit, match: Match) -> str:
+def _remedy(findings: InversionFindings, match: Match) -> str:
+    if findings.replayed and match in (Match.NOT_MATCHED, Match.IN_PART):
+        return "Give the attack more iterations or runs, or try another attack."
     if match is Match.NOT_MATCHED:
         return (
             "Give the weights that it was computed at, and compare mode, normalisation, labels, "

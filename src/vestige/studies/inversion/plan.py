@@ -56,13 +56,14 @@ from vestige.studies.report_parts import (
 from vestige.studies.run import RESUME, run
 from vestige.studies.study import Header
 from vestige.studies.unit_files import UnitResult, version_checks
+from vestige.victims.description import describe_client
 
 RANGE_SLACK, LEAST_OUTSIDE = 0.25, 0.05
 """How far outside the range, relative to it, and which share of values makes a remark. Chosen
 by hand, so that a search that overshoots a little is not remarked; not measured."""
 
 LIMITS = (
-    "No secret was given: nothing here says how close a candidate comes.",
+    "Candidates were compared with no secret: nothing here says how close they come.",
     "A match says that the candidates explain the release under the description that was given. "
     "Different records can explain one release, and a normalisation that is wrong in brightness "
     "and contrast is matched by candidates that are wrong by as much.",
@@ -180,6 +181,14 @@ class Inversion:
             checks.append(replay)
         return tuple(checks)
 
+    @cached_property
+    def _replayed(self) -> bool:
+        """Whether the reference was given, and its replay agrees with the release."""
+        if self.reference is None:
+            return False
+        release, simulator = self.observation.release, self.public.simulator
+        return check_replay(simulator, release, self.reference).outcome is CheckOutcome.PASSED
+
     def units(self) -> list[str]:
         """One unit for each run and each rehearsal of an attack."""
         return [unit.name for unit in self.layout]
@@ -281,9 +290,11 @@ class Inversion:
                 for attack in self.chosen_attacks
             ),
             preflight=tuple(checks),
+            replayed=self._replayed,
             limits=LIMITS,
             settings={
                 "Release": f"{type(observation.release).__name__}",
+                **_client_words(public),
                 "Runs of each attack": str(self.samples),
                 "Seed": str(seed),
                 **({} if private is None else {"Clipping and noise": _in_words(private)}),
@@ -366,6 +377,16 @@ def _private(public: Public) -> ClippedNoise | None:
     """Clipping and noise of each record's gradient, where the simulator knows of any."""
     simulator = public.simulator
     return simulator.clipped_noise if isinstance(simulator, ClippingSimulator) else None
+
+
+def _client_words(public: Public) -> dict[str, str]:
+    """How the attacker describes records, model and client; clipping and noise have their own."""
+    described = describe_client("", public.simulator)
+    shape = " × ".join(str(side) for side in public.space.shape)
+    return {
+        "Records": f"{shape}, {public.classes} classes",
+        **{name: words for name, words in described.items() if name not in ("Victim", "Privacy")},
+    }
 
 
 def _in_words(private: ClippedNoise) -> str:
