@@ -9,7 +9,13 @@ from torch import Tensor
 
 from vestige.attacks.gradient_matching.matching import Matching, batch_size_of, labels_of
 from vestige.attacks.gradient_matching.search import Found, Search
-from vestige.attacks.gradient_matching.smoothness import balanced, excess, ratio_at
+from vestige.attacks.gradient_matching.smoothness import (
+    STRENGTH,
+    balanced,
+    excess,
+    ratio_at,
+    variation_slope,
+)
 from vestige.choices import check_fields
 from vestige.errors import BadInput
 from vestige.interfaces import (
@@ -33,6 +39,8 @@ FRESH_NOISE = 0.5
 told: candidates hold errors of their own, which count for the rest."""
 ALIKE = 2.0
 """Samples explain the release about as well if their objective is at most this often the lowest."""
+PHOTOGRAPHS = 4.0
+"""Smoothness of photographs of 32 × 32, for an attacker without records (see :func:`excess`)."""
 LEAST_POWERS = 1.0
 """Powers of ten by which a polish must lower the distance at least, whatever the prior."""
 
@@ -57,8 +65,12 @@ class PriorInversion:
     - The noise level σ falls geometrically from ``loudest`` to ``quietest``, in units of the prior,
       whose values lie in [−1, 1]: large shapes first, details last.
     - The residual is weighed by a ratio of slopes, so that the scale of a network's gradient does
-      not matter: ``strength`` at first, a tenth of it in the last step.
+      not matter. It falls to a tenth, and where it starts is read off the smoothness of the
+      attacker's own records, times ``strength`` (see :mod:`.smoothness`).
     - The denoiser is called at every fourth step, and half of σ is fresh noise.
+    - For the first ``smooth_share`` of the steps the total variation takes the denoiser's place, as
+      in :class:`InvertingGradients`: a denoiser says little about candidates that are still noise,
+      and images of a batch that it completes too early stay mixed.
     - ``tensor_share``, ``inner_weight`` and ``polish`` are those of :class:`InvertingGradients`:
       the polish matches without the prior, and replaces likely images only where it explains the
       release to rounding. There is none under noise of a known size.
@@ -74,9 +86,10 @@ class PriorInversion:
     iterations: int = 600
     samples: int = 1
     learning_rate: float = 0.1
-    strength: float = 1.5
+    strength: float = 0.5
     loudest: float = 0.3
     quietest: float = 0.05
+    smooth_share: float = 0.2
     tensor_share: float = 0.3
     inner_weight: float = 0.3
     polish: float = 0.3
@@ -96,7 +109,7 @@ class PriorInversion:
             counts=("iterations", "samples"),
             positive=("learning_rate", "loudest", "quietest"),
             not_negative=("strength", "inner_weight"),
-            shares=("polish", "tensor_share"),
+            shares=("polish", "tensor_share", "smooth_share"),
         )
         if self.quietest > self.loudest:
             raise BadInput("The quietest noise of PriorInversion is not above the loudest.")
@@ -154,9 +167,16 @@ class PriorInversion:
             0.0 if matching.noise_share > 0 else self.polish,
         )
         start = matching.drawn((self.samples, size, *public.space.shape), "uniform", generator)
-        guide = DenoisingGuide(prior, self.strength, self.loudest, self.quietest, generator)
-        powers = max(LEAST_POWERS, excess(public.prior.records.x))
-        found = search.run(start, guide, powers)
+        known = public.prior.records.x
+        smooth = excess(known) if len(known) > 1 else PHOTOGRAPHS
+        guide = DenoisingGuide(
+            prior,
+            (self.strength * STRENGTH * smooth, STRENGTH * smooth),
+            (self.loudest, self.quietest),
+            self.smooth_share,
+            generator,
+        )
+        found = search.run(start, guide, max(LEAST_POWERS, smooth))
         best = search.reconstruction(found, labels, origin)
         return best if best.diverged else replace(best, samples=_alike(found))
 
@@ -164,33 +184,39 @@ class PriorInversion:
 class DenoisingGuide:
     """Adds the residual of a denoiser to the slope of the distance, at a noise level that falls.
 
-    It keeps the last answer of the denoiser, so a search needs one of its own.
+    ``levels`` are the first and the last noise level, in units of the prior. For the first
+    ``smooth_share`` of the steps the total variation is the guide. ``ratios`` are those of the
+    denoiser's and of the total variation's slope in the first step; both fall. The last answer of
+    the denoiser is kept, so a search needs a guide of its own.
     """
 
     def __init__(
         self,
         prior: ImagePrior,
-        strength: float,
-        loudest: float,
-        quietest: float,
+        ratios: tuple[float, float],
+        levels: tuple[float, float],
+        smooth_share: float,
         generator: torch.Generator,
     ) -> None:
         self.prior = prior
-        self.strength = strength
-        self.loudest = loudest
-        self.quietest = quietest
+        self.ratios = ratios
+        self.levels = levels
+        self.smooth_share = smooth_share
         self.generator = generator
         self.likely: Tensor | None = None
 
     def __call__(self, slope: Tensor, x: Tensor, step: int, steps: int) -> Tensor:
         """Both slopes at candidates x (samples, batch, *shape), in the ratio of this step."""
+        if step < self.smooth_share * steps:
+            return balanced(slope, variation_slope(x), ratio_at(step, steps, self.ratios[1]))
         if self.likely is None or step % REFRESH == 0:
             self.likely = self.denoised(x, self.level(step, steps))
-        return balanced(slope, x - self.likely, ratio_at(step, steps, self.strength))
+        return balanced(slope, x - self.likely, ratio_at(step, steps, self.ratios[0]))
 
     def level(self, step: int, steps: int) -> float:
-        """The noise level σ of a step: falls geometrically from the loudest to the quietest."""
-        return self.loudest * (self.quietest / self.loudest) ** (step / max(1, steps - 1))
+        """The noise level σ of a step: falls geometrically from the first to the last."""
+        first, last = self.levels
+        return first * (last / first) ** (step / max(1, steps - 1))
 
     def denoised(self, x: Tensor, level: float) -> Tensor:
         """E[x₀ | x_t] for images x (samples, batch, *shape) in [0, 1], and fresh noise on them."""
