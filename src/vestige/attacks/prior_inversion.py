@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from vestige.attacks.gradient_matching.matching import Matching, batch_size_of, labels_of
-from vestige.attacks.gradient_matching.search import Found, Search
+from vestige.attacks.gradient_matching.search import EXPLAINED, Found, Search
 from vestige.attacks.gradient_matching.smoothness import (
     STRENGTH,
     balanced,
@@ -38,11 +38,13 @@ FRESH_NOISE = 0.5
 """Deviation of the noise that is added before denoising, in units of the level that the denoiser is
 told: candidates hold errors of their own, which count for the rest."""
 ALIKE = 2.0
-"""Samples explain the release about as well if their objective is at most this often the lowest."""
+"""Samples explain the release about as well if their objective is at most this often the lowest,
+or if both explain it to rounding."""
 PHOTOGRAPHS = 4.0
 """Smoothness of photographs of 32 × 32, for an attacker without records (see :func:`excess`)."""
-LEAST_POWERS = 1.0
-"""Powers of ten by which a polish must lower the distance at least, whatever the prior."""
+LEAST_SMOOTHNESS = 1.0
+"""Images that are rough have a prior too: its ratio of slopes, and the powers of ten by which a
+polish must lower the distance, are those of images with this smoothness at least."""
 
 
 @dataclass(frozen=True)
@@ -171,12 +173,12 @@ class PriorInversion:
         smooth = excess(known) if len(known) > 1 else PHOTOGRAPHS
         guide = DenoisingGuide(
             prior,
-            (self.strength * STRENGTH * smooth, STRENGTH * smooth),
+            (self.strength * STRENGTH * max(LEAST_SMOOTHNESS, smooth), STRENGTH * smooth),
             (self.loudest, self.quietest),
             self.smooth_share,
             generator,
         )
-        found = search.run(start, guide, max(LEAST_POWERS, smooth))
+        found = search.run(start, guide, max(LEAST_SMOOTHNESS, smooth))
         best = search.reconstruction(found, labels, origin)
         return best if best.diverged else replace(best, samples=_alike(found))
 
@@ -207,7 +209,7 @@ class DenoisingGuide:
 
     def __call__(self, slope: Tensor, x: Tensor, step: int, steps: int) -> Tensor:
         """Both slopes at candidates x (samples, batch, *shape), in the ratio of this step."""
-        if step < self.smooth_share * steps:
+        if step < self.smooth_share * steps and self.ratios[1]:
             return balanced(slope, variation_slope(x), ratio_at(step, steps, self.ratios[1]))
         if self.likely is None or step % REFRESH == 0:
             self.likely = self.denoised(x, self.level(step, steps))
@@ -231,7 +233,7 @@ class DenoisingGuide:
 def _alike(found: Found) -> Tensor | None:
     """Samples (k, batch, *shape) that explain the release about as well as the best, without it."""
     best = int(found.objective.argmin())
-    alike = found.objective <= ALIKE * found.objective[best]
+    alike = found.objective <= (ALIKE * found.objective[best]).clamp_min(EXPLAINED)
     alike[best] = False
     return found.x[alike] if bool(alike.any()) else None
 

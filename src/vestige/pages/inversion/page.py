@@ -108,6 +108,9 @@ def candidates_note(findings: InversionFindings) -> str:
         "The attack that left least unexplained comes first." if findings.fits else "",
         "Candidates were not compared with a secret: that independent runs agree says what the "
         "release determines under this attack, and not that it is true.",
+        "Where an agreement map is dark, the attack or its prior made up what is seen."
+        if any(c.agreement is not None for c in findings.candidates)
+        else "",
         f"{numbers.count(left)} more are in the record." if left > 0 else "",
     ]
     return " ".join(s for s in sentences if s)

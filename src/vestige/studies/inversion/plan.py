@@ -69,7 +69,8 @@ LIMITS = (
     "and contrast is matched by candidates that are wrong by as much.",
     "An attack that matches nothing today may be replaced by one that does.",
     "Agreement across runs says what the release determines under this attack, not that it is "
-    "true.",
+    "true. Where runs disagree, the release leaves the picture open, and what is seen there was "
+    "made up by the attack or its prior. A prior can also make up the same in every run.",
 )
 
 

@@ -176,13 +176,13 @@ def rank(found: Reconstruction) -> tuple[bool, float]:
 def agreement(runs: Sequence[Reconstruction]) -> Tensor | None:
     """How stable every value is over runs (k, *shape): 1 where all agree, 0 where they differ by 1.
 
-    Candidates of later runs, and samples that an attack returned beside its candidates, are first
-    matched to those of the first. None where there is nothing to compare.
+    Candidates of later runs, and the samples that the first returned beside its candidates, are
+    matched to those of the first before. None where there is nothing to compare.
     """
     first = runs[0].candidates.detach().cpu()
     aligned = [first]
-    others = [sample for run in runs if run.samples is not None for sample in run.samples]
-    for other in [run.candidates for run in runs[1:]] + others:
+    samples = () if runs[0].samples is None else runs[0].samples
+    for other in (*(run.candidates for run in runs[1:]), *samples):
         found = other.detach().cpu()
         if found.shape == first.shape and bool(found.isfinite().all()):
             aligned.append(found[assign(costs_between(mean_squared_error, found, first))])
