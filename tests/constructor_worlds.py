@@ -35,6 +35,7 @@ from vestige.attacks import (
     HeadReconstructor,
     ImprintReading,
     InvertingGradients,
+    PriorInversion,
     PriorMatching,
     Recommendation,
     ReconstructorNetwork,
@@ -58,6 +59,7 @@ from vestige.interfaces import (
 from vestige.networks import Bins, HeadedModel
 from vestige.priors import (
     DiffusionPrior,
+    GaussianImages,
     NoiseSchedule,
     PriorDenoiser,
     PriorTraining,
@@ -193,6 +195,7 @@ VALID: tuple[Callable[[], Any], ...] = (
     head_training,
     schedule,
     diffusion,
+    lambda: GaussianImages.fitted(draws(20, 3), torch.zeros(())),
     lambda: SharedGradient(linear_network()),
     lambda: FederatedUpdate(linear_network(), LocalTraining(1, 0.1)),
     lambda: ReleasedHead(head(), head_training()),
@@ -242,6 +245,7 @@ VALID: tuple[Callable[[], Any], ...] = (
     HeadReconstructor,
     ImprintReading,
     InvertingGradients,
+    PriorInversion,
     PriorMatching,
     lambda: Recommendation((InvertingGradients(2),), ("It fits.",)),
     ReconstructorNetwork,

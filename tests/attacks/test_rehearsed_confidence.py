@@ -174,6 +174,49 @@ def test_decoys_are_the_records_of_a_label_outside_the_batch():
         assert words.endswith("with at least 19 decoys")
 
 
+@dataclass(frozen=True)
+class Watched(Sometimes):
+    """Keeps the labels of the batches that it is rehearsed on, and answers exactly."""
+
+    def prepare(self, public: Public, *, generator: torch.Generator):
+        def reconstruct(seen: Observation, generator: torch.Generator) -> Reconstruction:
+            assert seen.hints.labels is not None
+            LABELS.append(seen.hints.labels.tolist())
+            return Reconstruction(torch.zeros(len(seen.hints.labels), 1, 4, 4))
+
+        return reconstruct
+
+
+LABELS: list[list[int]] = []
+
+
+def test_told_labels_are_shared_in_rehearsals_as_in_the_release():
+    public = world(120)
+    secret = records(4, 5)
+    same = Records(secret.x, torch.ones(4, dtype=torch.int64), SPACE)
+    for told, groups in ((same, 1), (secret, 2)):
+        LABELS.clear()
+        attack = RehearsedConfidence(Watched(), rehearsals=8)
+        attack.prepare(public, generator=stream(1))(observed(public, told), stream(2))
+        rehearsed = LABELS[1:]
+        assert len(rehearsed) == 8
+        assert all(len(set(labels)) == groups for labels in rehearsed)
+
+
+def test_copies_in_the_prior_are_no_decoys():
+    own = records(60, 1)
+    twice = Records(torch.cat([own.x, own.x]), torch.cat([own.y, own.y]), SPACE)
+    attack = RehearsedConfidence(Sometimes(overconfident=False), rehearsals=20, decoys=10)
+    seen = records(1, 7)
+    words = []
+    for known in (own, twice):
+        public = Public(GradientSimulator(mlp(SPACE, hidden=(6,))), Prior(known))
+        found = attack.prepare(public, generator=stream(1))(observed(public, seen), stream(2))
+        words.append(str(found.info["confidence"]))
+    assert words[0] == words[1]
+    assert not words[0].startswith("rehearsed: 0 of")
+
+
 def test_hints_of_rehearsals_are_those_of_the_release():
     seen: list[Hints] = []
 

@@ -266,6 +266,12 @@ def test_every_verdict_says_what_was_matched():
     assert wrong.judgement.checks[0].outcome is CheckOutcome.REMARK
     assert is_unmatched(wrong.findings.fits)
 
+    known = judged(FITTING.model_copy(update={"residual": 0.4}), replayed=True)
+    assert known.verdict.headline == "This update is described rightly, and A did not match it."
+    assert "No secret was given" not in known.verdict.lede
+    assert "weights" not in known.verdict.remedy
+    assert is_unmatched(known.findings.fits)
+
     part = judged(FITTING.model_copy(update={"residual": 0.04}), labels=("a", "b"))
     assert part.verdict.headline.startswith("This update was matched in part: 4.0% of it is left")
     assert "Labels given by the attack: a, b." in part.verdict.lede

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
+from torch import nn
 
 from captured_worlds import captured, one_by_one
 from vestige import CapturedAudit, Inversion, Prior, run
@@ -13,6 +15,7 @@ from vestige.errors import BadInput
 from vestige.reports.parts import VerdictKind
 from vestige.reports.redaction import redacted_findings
 from vestige.threats import HonestServer
+from vestige.victims import SharedGradient
 from worlds import draws, model_audit, released_head_audit, small_audit
 
 
@@ -70,6 +73,14 @@ def test_a_prior_smaller_than_the_batch_is_answered_by_a_sentence():
     audit = small_audit(None, prior=Prior(draws(3, 5)), batch_size=4)
     with pytest.raises(BadInput, match="too few to simulate a batch of 4"):
         run(audit)
+
+
+@pytest.mark.parametrize("attacks", [None, [InvertingGradients(iterations=2)]])
+def test_a_model_that_does_not_fit_is_refused_whoever_chooses(attacks):
+    with torch.random.fork_rng():
+        victim = SharedGradient(nn.Sequential(nn.Flatten(), nn.Linear(5, 3)))
+    with pytest.raises(BadInput, match="does not accept records of shape"):
+        run(small_audit(attacks, victim=victim))
 
 
 def test_a_redacted_report_keeps_the_choice():

@@ -86,6 +86,24 @@ def test_recovers_the_record():
     assert "given by the attack" not in hidden.headline + hidden.lede
 
 
+def test_settings_describe_the_client_and_a_reference_clears_the_description():
+    secret = draws(1, 8)
+    observation, public = captured(secret)
+    blind = [InvertingGradients(iterations=1, polish=0)]
+    report = invert(observation, public, blind, samples=1, reference=secret)
+    assert report.findings.replayed
+    assert report.verdict.headline == (
+        "This gradient is described rightly, and Inverting Gradients did not match it."
+    )
+    simulator = public.simulator
+    assert report.findings.settings["Mode"] == simulator.mode
+    assert report.findings.settings["Loss"].endswith(simulator.reduction)
+    assert report.findings.settings["Records"].endswith(f"{public.classes} classes")
+    other = invert(observation, public, blind, samples=1)
+    assert not other.findings.replayed
+    assert other.verdict.headline.endswith("wrong weights, mode or normalisation?")
+
+
 def test_labels_that_were_told_are_not_said_to_be_the_attacks():
     secret = draws(1, 8)
     label = SPACE.class_names[int(secret.y[0])]

@@ -48,9 +48,10 @@ class RehearsedConfidence:
     multiclass probability estimates", Section 3), each block drawn towards the overall rate as by
     one more release.
 
-    The first observation of a batch size costs ``rehearsals`` more runs of the attack. A rate holds
-    for releases like the rehearsed ones: records like the prior's, made as the simulator makes
-    them.
+    The first observation of each kind costs ``rehearsals`` more runs of the attack. A kind is a
+    batch size, what is told, and, where labels are told, how many records share one: batches of
+    one label are harder. A rate holds for releases like the rehearsed ones: distinct records like
+    the prior's, made as the simulator makes them.
     """
 
     attack: Attack
@@ -94,19 +95,14 @@ class RehearsedConfidence:
             )
         seed = int(torch.randint(2**62, (), generator=generator))
         reconstruct = self.attack.prepare(public, generator=generator)
-        calibrations: dict[tuple[int, bool, bool], tuple[Calibration, str]] = {}
+        calibrations: dict[Kind, tuple[Calibration, str]] = {}
 
         def calibrated(observation: Observation, generator: torch.Generator) -> Reconstruction:
             found = reconstruct(observation, generator)
-            hints = observation.hints
-            kind = (
-                batch_size_of(observation),
-                hints.labels is not None,
-                hints.batch_size is not None,
-            )
+            kind = Kind.of(observation)
             if kind not in calibrations:
                 own = torch.Generator().manual_seed(seed)
-                calibrations[kind] = self._rehearse(public, *kind, generator=own)
+                calibrations[kind] = self._rehearse(public, kind, generator=own)
             calibration, words = calibrations[kind]
             info = {**found.info, "confidence": words}
             return replace(found, confidence=calibration(_said(found)), info=info)
@@ -114,35 +110,27 @@ class RehearsedConfidence:
         return calibrated
 
     def _rehearse(
-        self,
-        public: Public,
-        size: int,
-        labels_told: bool,
-        size_told: bool,
-        *,
-        generator: torch.Generator,
+        self, public: Public, kind: Kind, *, generator: torch.Generator
     ) -> tuple[Calibration, str]:
-        """What confidences are worth on simulated releases of ``size`` records, and in words."""
-        records = public.prior.records
-        order = torch.randperm(len(records), generator=generator)
+        """What confidences are worth on simulated releases of a kind, and in words."""
+        size, records = kind.size, _distinct(public.prior.records)
         count = min(self.rehearsals, int(LARGEST_SHARE * len(records)) // size)
         if count < FEWEST:
             raise BadInput(
                 f"{FEWEST} rehearsals take {FEWEST * size:,} records, more than half of the "
-                f"prior's {len(records):,}: give a larger prior, or run the attack without "
-                "RehearsedConfidence."
+                f"prior's {len(records):,} different ones: give a larger prior, or run the attack "
+                "without RehearsedConfidence."
             )
-        taken, rest = records[order[: count * size]], records[order[count * size :]]
-        known = replace(public, prior=Prior(rest))
+        batches = _batches(records.y.cpu(), kind, count, generator)
+        known = replace(public, prior=Prior(_without(records, torch.cat(batches))))
         reconstruct = self.attack.prepare(known, generator=generator)
         said, hits, fewest = [], [], self.decoys
-        for number in range(count):
-            own = torch.arange(number * size, (number + 1) * size)
-            batch = taken[own]
-            others = records[torch.cat([order[: own[0]], order[own[-1] + 1 :]])]
+        for number, places in enumerate(batches):
+            batch, others = records[places], _without(records, places)
             seen = simulate_observation(known, batch, generator=generator)
-            hints = Hints(size if size_told else None, seen.hints.labels if labels_told else None)
-            named = progress.part(f"rehearsal {number + 1} of {count}")
+            labels = None if kind.shared is None else seen.hints.labels
+            hints = Hints(size if kind.size_told else None, labels)
+            named = progress.part(f"rehearsal {number + 1} of {len(batches)}")
             with progress.not_recording(), named:
                 found = reconstruct(replace(seen, hints=hints), generator)
             said.append(_said(found))
@@ -169,6 +157,64 @@ class RehearsedConfidence:
             hits[candidate] = bool(costs[candidate, record] < nearest)
             fewest = min(fewest, len(decoys))
         return hits, fewest
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What observations that are rehearsed together have in common.
+
+    ``shared`` counts the records of each label in the batch, largest first; None where labels are
+    not told.
+    """
+
+    size: int
+    size_told: bool
+    shared: tuple[int, ...] | None
+
+    @classmethod
+    def of(cls, observation: Observation) -> Kind:
+        """The kind of an observation."""
+        hints, shared = observation.hints, None
+        if hints.labels is not None:
+            counts = torch.unique(hints.labels, return_counts=True)[1]
+            shared = tuple(sorted(counts.tolist(), reverse=True))
+        return cls(batch_size_of(observation), hints.batch_size is not None, shared)
+
+
+def _distinct(records: Records) -> Records:
+    """Every record once: a copy as a decoy would be as close as the record itself."""
+    first: dict[str, int] = {}
+    for place, key in enumerate(records.fingerprints()):
+        first.setdefault(key, place)
+    return records[torch.tensor(list(first.values()))]
+
+
+def _without(records: Records, places: Tensor) -> Records:
+    """All other records."""
+    left = torch.ones(len(records), dtype=torch.bool)
+    left[places] = False
+    return records[left.nonzero().flatten()]
+
+
+def _batches(labels: Tensor, kind: Kind, count: int, generator: torch.Generator) -> list[Tensor]:
+    """Places of the records of at most ``count`` batches, none twice.
+
+    Labels are shared as in the kind if the prior has enough records of one label for ``FEWEST``
+    batches, and drawn at random otherwise.
+    """
+    order = torch.randperm(len(labels), generator=generator)
+    free = {label: order[labels[order] == label].tolist() for label in labels.unique().tolist()}
+    batches: list[Tensor] = []
+    while kind.shared is not None and len(batches) < count:
+        # Labels with most records left come first, so that many batches can be drawn.
+        fullest = sorted(free, key=lambda label: -len(free[label]))
+        groups = [free[label][:group] for label, group in zip(fullest, kind.shared)]
+        if sum(map(len, groups)) < kind.size:
+            break
+        for label, group in zip(fullest, kind.shared):
+            del free[label][:group]
+        batches.append(torch.tensor([place for group in groups for place in group]))
+    return batches if len(batches) >= FEWEST else list(order[: count * kind.size].split(kind.size))
 
 
 def isotonic_rates(scores: Tensor, hits: Tensor, *, together: int = 1) -> Calibration:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from vestige.choices import check_fields
 from vestige.priors.schedule import NoiseSchedule
 
 if TYPE_CHECKING:
@@ -107,6 +108,9 @@ class GaussianImages:
     gaussian: GaussianPrior
     shape: tuple[int, ...]
     schedule: NoiseSchedule = field(default_factory=NoiseSchedule.linear)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     @classmethod
     def fitted(cls, records: Records, like: Tensor) -> GaussianImages | None:

@@ -13,6 +13,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from vestige.interfaces import Attack, Observation, Public
 from vestige.reports.numbers import plural
 from vestige.streams import stream
@@ -53,7 +55,9 @@ def expected_time(
     Attacks without a number of iterations are left out: nothing is known of their time before they
     run.
     """
-    times = [run_time(attack, public, observation, releases) for attack in attacks]
+    # An attack that draws from torch's own generator must not draw other numbers for being timed.
+    with torch.random.fork_rng(devices=[]):
+        times = [run_time(attack, public, observation, releases) for attack in attacks]
     known = [one for one in times if one is not None]
     total = sum(one.total(releases) for one in known)
     if total < LONG:
