@@ -175,6 +175,7 @@ def attacked(attack: Attack, public: Public, observation: Observation, seed: int
 def measure(sheet: Sheet, cell: Cell, prior: ImagePrior) -> None:
     """Both attacks on every world of a cell."""
     ours: list[float] = []
+    ratios: list[float] = []
     theirs: dict[str, list[float]] = {"told": [], "not told": []}
     for seed in range(cell.seeds):
         told, untold, observation, secret = world(
@@ -188,15 +189,17 @@ def measure(sheet: Sheet, cell: Cell, prior: ImagePrior) -> None:
         other = InvertingGradients(iterations=max(cell.iterations, round(seconds / pace)))
         for name, public in (("told", told), ("not told", untold)):
             if name == "told" or cell.noise:
-                found, _ = attacked(other, public, observation, seed)
+                found, spent = attacked(other, public, observation, seed)
                 theirs[name].append(psnr(found.candidates, secret))
+                ratios.append(spent / seconds)
     medians = {name: statistics.median(values) for name, values in theirs.items() if values}
     best = max(medians, key=lambda name: medians[name])
     gains = [a - b for a, b in zip(ours, theirs[best])]
     note = f"median {statistics.median(ours):.1f} against {medians[best]:.1f}"
     note += f", ahead in {sum(g > 0 for g in gains)} of {cell.seeds}"
+    note += f", its CPU {statistics.median(ratios):.2f} of ours"
     if cell.noise:
-        note += f", {best}; told {medians['told']:.1f}"
+        note += f"; {best}: told {medians['told']:.1f}, not told {medians['not told']:.1f}"
     sheet.figure(cell.words, statistics.median(gains), cell.goal, "dB", note=note)
 
 

@@ -37,6 +37,14 @@ def images(count: int = 3) -> torch.Tensor:
     return torch.rand((count, *SHAPE), generator=torch.Generator().manual_seed(0))
 
 
+def test_repr_tells_priors_with_other_weights_apart(prior):
+    other = initial_network(PriorTraining(channels=(8, 8), groups=4, seed=1), SHAPE)
+    shown = [repr(DiffusionPrior(n, prior.schedule, SHAPE)) for n in (prior.network, other)]
+    assert shown[0] != shown[1]
+    assert shown[0] == repr(DiffusionPrior(prior.network, prior.schedule, SHAPE))
+    assert len(shown[0]) < 100
+
+
 def test_a_saved_prior_is_loaded_as_it_was(prior, folder):
     again = DiffusionPrior.load(folder)
     assert again.shape == prior.shape

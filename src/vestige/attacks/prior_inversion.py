@@ -36,7 +36,7 @@ REFRESH = 4
 a call at every step costs more and ends further from the records."""
 FRESH_NOISE = 0.5
 """Deviation of the noise that is added before denoising, in units of the level that the denoiser is
-told: candidates hold errors of their own, which count for the rest."""
+told. Without fresh noise high levels failed on tuning worlds; as much as the level gained less."""
 ALIKE = 2.0
 """Samples explain the release about as well if their objective is at most this often the lowest,
 or if both explain it to rounding."""
@@ -56,7 +56,7 @@ class PriorInversion:
     the total variation but a denoiser: the slope that is added is the residual x − E[x₀ | x_t], the
     gradient of Regularization by Denoising (Romano, Elad and Milanfar 2017, ρ(x) = ½xᵀ(x − f(x)),
     whose gradient is x − f(x)), and by Tweedie's formula σ² times the negative score of the noisy
-    images' density. x_t is x with fresh noise, as in RED-diff (Mardani et al. 2023, Prop. 2).
+    images' density. x_t is x with fresh noise, as in RED-diff (Mardani et al. 2023).
 
     ``prior`` is the denoiser: ``DiffusionPrior.load(folder)``, or any
     :class:`~vestige.priors.ImagePrior` for images of this size and number of channels. Without one
@@ -71,8 +71,8 @@ class PriorInversion:
       attacker's own records, times ``strength`` (see :mod:`.smoothness`).
     - The denoiser is called at every fourth step, and half of σ is fresh noise.
     - For the first ``smooth_share`` of the steps the total variation takes the denoiser's place, as
-      in :class:`InvertingGradients`: a denoiser says little about candidates that are still noise,
-      and images of a batch that it completes too early stay mixed.
+      in :class:`InvertingGradients`. On tuning worlds this gained on batches of 8 and cost nothing
+      elsewhere.
     - ``tensor_share``, ``inner_weight`` and ``polish`` are those of :class:`InvertingGradients`:
       the polish matches without the prior, and replaces likely images only where it explains the
       release to rounding. There is none under noise of a known size.
@@ -80,7 +80,7 @@ class PriorInversion:
     ``samples`` searches start from different noise and run as one batch; the one of lowest distance
     is returned. The others that explain the release about as well are its ``samples``: where they
     differ, the release does not determine the picture, and the prior has invented what is seen
-    there. Confidence is the cosine between the simulated and the released gradient, not below 0:
+    there. Where they agree, the prior can have invented the same in each. Confidence is the cosine between the simulated and the released gradient, not below 0:
     one value for the whole batch.
     """
 
