@@ -80,8 +80,8 @@ class PriorInversion:
     ``samples`` searches start from different noise and run as one batch; the one of lowest distance
     is returned. The others that explain the release about as well are its ``samples``: where they
     differ, the release does not determine the picture, and the prior has invented what is seen
-    there. Where they agree, the prior can have invented the same in each. Confidence is the cosine between the simulated and the released gradient, not below 0:
-    one value for the whole batch.
+    there. Where they agree, the prior can have invented the same in each. Confidence is the cosine
+    between the simulated and the released gradient, not below 0: one value for the whole batch.
     """
 
     prior: ImagePrior | None = None
