@@ -1,4 +1,4 @@
-"""Prior inversion beside Inverting Gradients at the same CPU time, on images of no tuning.
+"""Prior inversion beside Inverting Gradients at a similar CPU time, on images of no tuning.
 
 Run ``python benchmarks/prior_inversion.py`` with ``VESTIGE_DATA`` naming the folder that holds
 ``cifar10_subset.npz``; Fashion-MNIST comes from ``vestige.datasets``. Exits with 1 if a figure
@@ -11,8 +11,9 @@ was chosen on them. Fashion-MNIST: the shipped prior "clothes", trained on the t
 test images. Networks are randomly initialised, in eval mode; labels are told. Settings were chosen
 on training images and seeds below 1,000; worlds here have seeds from 20,000 on.
 
-Inverting Gradients gets as many iterations as take the CPU time of prior inversion. Under noise it
-runs twice, told the deviation and not told, and the better median counts; prior inversion is told.
+Inverting Gradients gets as many iterations as should take the CPU time of prior inversion by the
+pace of a pilot run; the share that it really took is printed, and figures vary with it. Under noise
+it runs twice, told the deviation and not told, and the better median counts; prior inversion is told.
 Gains are medians over worlds of the difference on the same release.
 """
 
@@ -244,7 +245,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         photographs = trained(given or Path(scratch) / "prior")
     clothes = DiffusionPrior.shipped("clothes")
-    print("PSNR of prior inversion over Inverting Gradients, the same CPU time; median over worlds")
+    print("PSNR of prior inversion over Inverting Gradients, similar CPU time; median over worlds")
     for cell in CELLS:
         measure(sheet, cell, clothes if cell.data == "Fashion-MNIST" else photographs)
     print(f"\nAgreement of {SAMPLES} samples")
