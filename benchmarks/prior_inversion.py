@@ -13,8 +13,8 @@ on training images and seeds below 1,000; worlds here have seeds from 20,000 on.
 
 Inverting Gradients gets as many iterations as should take the CPU time of prior inversion by the
 pace of a pilot run; the share that it really took is printed, and figures vary with it. Under noise
-it runs twice, told the deviation and not told, and the better median counts; prior inversion is told.
-Gains are medians over worlds of the difference on the same release.
+it runs twice, told the deviation and not told, and the better median counts; prior inversion is
+told. Gains are medians over worlds of the difference on the same release.
 """
 
 from __future__ import annotations
