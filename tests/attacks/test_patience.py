@@ -10,7 +10,7 @@ from small_worlds import World, client, pictures, stream, world
 
 from vestige.attacks import InvertingGradients
 from vestige.attacks.best_of_restarts import BestOfRestarts
-from vestige.attacks.gradient_matching.matching import Matching
+from vestige.attacks.gradient_matching.matching import Matching, cosine_distance_to
 from vestige.attacks.gradient_matching.patience import Patience
 from vestige.attacks.gradient_matching.restarts import Stack
 from vestige.errors import BadInput
@@ -95,7 +95,7 @@ def test_no_prior_record_is_needed_more_often_than_it_is_there():
     def simulate(x, *, functional):
         return matching.simulated(x, targets, functional=functional)
 
-    stack = Stack(simulate, ATTACK._distance(matching))
+    stack = Stack(simulate, cosine_distance_to(matching.observed))
     patience = Patience.of(0.5, 60, matching, stack, 3)
     assert patience is not None
     assert 0 < patience.unrelated() < 2
