@@ -154,6 +154,9 @@ if sys.argv[2] == "prior":
     from vestige.priors import train_prior
     prior = train_prior(bars(), folder / "prior", SMALL)
     save_file(dict(prior.network.state_dict()), folder / f"prior-{processes.rank}.safetensors")
+# All is written. Threads of gloo can abort a process that ends while they run, so end without them.
+torch.distributed.barrier()
+os._exit(0)
 """
 
 
