@@ -95,6 +95,7 @@ def test_settings_describe_the_client_and_a_reference_clears_the_description():
     assert report.verdict.headline == (
         "This gradient is described rightly, and Inverting Gradients did not match it."
     )
+    assert "No secret was given" not in render(report)
     simulator = public.simulator
     assert report.findings.settings["Mode"] == simulator.mode
     assert report.findings.settings["Loss"].endswith(simulator.reduction)

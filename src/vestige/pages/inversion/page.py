@@ -49,7 +49,7 @@ def _page(report: InversionReport, *, agreement: bool) -> str:
     drawn = () if invalid else candidate_views(found, agreement=agreement)
     fits = None if invalid else fit_table(found)
     exhibit = fragment("audit.html", "exhibit", found, (), drawn, candidates_note(found))
-    said = "No secret was given" in verdict.headline + verdict.lede
+    said = found.replayed or "No secret was given" in verdict.headline + verdict.lede
     derived = [
         ("Batch size", numbers.count(found.batch_size)),
         ("Seed", "withheld" if found.seed is None else str(found.seed)),
