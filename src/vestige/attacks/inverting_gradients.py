@@ -22,6 +22,7 @@ from vestige.attacks.gradient_matching.smoothness import (
     excess,
     ratio_at,
     smoothness_weight,
+    stark,
     total_variation,
     variation_slope,
 )
@@ -50,10 +51,11 @@ class InvertingGradients:
       variation is added to that of the distance, in a ratio that falls to a tenth; where it starts
       is read off the prior's records (see :mod:`.smoothness`), times ``smoothness``. The paper has
       a weight instead that is chosen by hand and stays: ``total_variation=0.01``, say, and
-      ``smoothness=0``.
+      ``smoothness=0``. Stark images (digits of 8 × 8: hardly smoother than
+      noise, with many pixels on the bounds) get no such start.
     - ``tensor_share`` of the distance is the mean of each tensor's own cosine distance, weighed by
       its number of entries, so that deep networks are not matched in one large tensor alone. 0 is
-      the paper.
+      the paper; None is .3, and 0 for stark images.
     - ``inner_weight`` multiplies all tensors but the last layer's before the cosine of the other
       share is taken. The gradient of inner layers jumps wherever a ReLU switches, the last layer's
       does not. 1 is the paper.
@@ -62,11 +64,14 @@ class InvertingGradients:
       smooth images only where it explains the release to rounding. 0 is the paper.
     - Adam reads the slope, not its sign, and the rate falls along half a cosine;
       ``signed=True`` takes the sign, and cuts the rate to a tenth after 3/8, 5/8 and 7/8 of the
-      steps, as in the paper.
+      steps, as in the paper. None takes the sign for stark images; a ``learning_rate`` of
+      None is .2 with signs and .1 without.
     - ``initialization="normal"`` is the paper; "uniform" starts inside the bounds.
-    - Under noise of a known size the total variation weighs what the prior says it should (see
-      :func:`.smoothness.smoothness_weight`), and all tensors count fully: the most probable images
-      given the release, if neighbouring pixels differ by a Laplace variable.
+    - Under noise of a known size the polish minimises the plain cosine distance and the total
+      variation, which weighs what the prior says it should (see
+      :func:`.smoothness.smoothness_weight`): the most probable images given the release, if
+      neighbouring pixels differ by a Laplace variable. From a random start that alone finds worse
+      images than smoothness first.
     - ``batch_norm_weight`` adds the distance of batch-norm statistics (Yin et al. 2021, Eq. 8) if
       the release carries buffers; the paper has no such term.
     - ``patience`` is the share of the iterations after which a search stops whose distance is still
@@ -81,13 +86,13 @@ class InvertingGradients:
 
     iterations: int = 600
     restarts: int = 1
-    learning_rate: float = 0.1
+    learning_rate: float | None = None
     smoothness: float = 1.0
     total_variation: float = 0.0
-    tensor_share: float = 0.3
+    tensor_share: float | None = None
     inner_weight: float = 0.3
     polish: float = 0.3
-    signed: bool = False
+    signed: bool | None = None
     batch_norm_weight: float = 0.0
     initialization: Literal["normal", "uniform"] = "uniform"
     patience: float = 0.3
@@ -112,52 +117,55 @@ class InvertingGradients:
 
     def prepare(self, public: Public, *, generator: torch.Generator) -> Reconstructor:
         """Return the reconstructor; it needs no training."""
-        return lambda observation, generator: self._invert(public, observation, generator)
+        known = public.prior.records.x
+        images = isinstance(public.space, ImageSpace)
+        likely = Likely(excess(known), stark(known)) if images else Likely(0.0, False)
+        return lambda observation, generator: self._invert(public, likely, observation, generator)
 
     def _invert(
-        self, public: Public, observation: Observation, generator: torch.Generator
+        self, public: Public, likely: Likely, observation: Observation, generator: torch.Generator
     ) -> Reconstruction:
+        """Search for images as smooth as those of the prior."""
         size = batch_size_of(observation)
         matching = Matching(public, observation.release, size)
         labels, origin = labels_of(public, observation)
         targets = matching.targets(labels)
+        images, noisy = isinstance(public.space, ImageSpace), matching.noise_share > 0
+        sharp = likely.stark and not noisy
+        smooth = 0.0 if sharp or self.total_variation else self.smoothness * likely.smoothness
+        signed = sharp if self.signed is None else self.signed
+        share = (0.0 if sharp else 0.3) if self.tensor_share is None else self.tensor_share
+        penalty, posterior = self._penalty(matching, targets), None
+        if noisy and images:
+            posterior = self._penalty(matching, targets, smoothness_weight(matching, size))
+        plain = noisy and not smooth
         search = Search(
             matching,
             targets,
             self.iterations,
-            self.learning_rate,
-            self.tensor_share,
-            self.inner_weight,
+            self.learning_rate or (0.2 if signed else 0.1),
+            0.0 if plain else share,
+            1.0 if plain else self.inner_weight,
             self.polish,
-            self.signed,
-            self._penalty(matching, targets),
-            self.patience,
+            signed,
+            posterior if plain else penalty,
+            posterior,
+            0.0 if noisy else self.patience,
         )
         start = matching.drawn(
             (self.restarts, size, *public.space.shape), self.initialization, generator
         )
-        smooth = self._smoothness(matching)
         guide = _smoothing(STRENGTH * smooth) if smooth else None
         return search.reconstruction(search.run(start, guide, smooth), labels, origin)
 
-    def _smoothness(self, matching: Matching) -> float:
-        """The prior's smoothness; 0 where the total variation has a weight of its own.
-
-        That is where it was given, and under noise of a known size.
-        """
-        images = isinstance(matching.public.space, ImageSpace)
-        if not images or self.total_variation or matching.noise_share > 0:
-            return 0.0
-        return self.smoothness * excess(matching.public.prior.records.x)
-
-    def _penalty(self, matching: Matching, targets: Tensor) -> Callable[[Tensor], Tensor] | None:
+    def _penalty(
+        self, matching: Matching, targets: Tensor, least_variation: float = 0.0
+    ) -> Callable[[Tensor], Tensor] | None:
         """Weighted total variation and batch-norm statistics of one restart, where they apply."""
         public, terms = matching.public, []
-        smoothness = self.total_variation
-        if isinstance(public.space, ImageSpace) and matching.noise_share > 0:
-            smoothness = max(smoothness, smoothness_weight(matching, len(targets)))
-        if smoothness and isinstance(public.space, ImageSpace):
-            terms.append((smoothness, total_variation))
+        variation = max(self.total_variation, least_variation)
+        if variation and isinstance(public.space, ImageSpace):
+            terms.append((variation, total_variation))
         if self.batch_norm_weight and matching.release.buffers:
             statistics = statistics_penalty(public.simulator, matching.release.buffers, targets)
             if statistics is not None:
@@ -165,6 +173,14 @@ class InvertingGradients:
         if not terms:
             return None
         return lambda x: torch.stack([weight * term(x) for weight, term in terms]).sum()
+
+
+@dataclass(frozen=True)
+class Likely:
+    """What the prior's records say of images: their smoothness, and whether they are stark."""
+
+    smoothness: float
+    stark: bool
 
 
 def _smoothing(ratio: float) -> Guide:

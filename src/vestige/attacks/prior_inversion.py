@@ -159,14 +159,15 @@ class PriorInversion:
         size = batch_size_of(observation)
         matching = Matching(public, observation.release, size)
         labels, origin = labels_of(public, observation)
+        noisy = matching.noise_share > 0  # as large in every tensor: the plain cosine counts
         search = Search(
             matching,
             matching.targets(labels),
             self.iterations,
             self.learning_rate,
-            self.tensor_share,
-            self.inner_weight,
-            0.0 if matching.noise_share > 0 else self.polish,
+            0.0 if noisy else self.tensor_share,
+            1.0 if noisy else self.inner_weight,
+            0.0 if noisy else self.polish,
         )
         start = matching.drawn((self.samples, size, *public.space.shape), "uniform", generator)
         known = public.prior.records.x

@@ -62,9 +62,10 @@ class Search:
     """Candidates whose simulated release has the direction of the released one.
 
     ``targets`` (batch, classes) of the candidates. The distance is 1 − cosine, with inner tensors
-    weighed by ``inner_weight``, and for ``tensor_share`` of it each tensor's own; under noise the
-    plain cosine. ``penalty`` of one restart's candidates is added to it. ``polish`` of the
-    ``iterations`` match without a guide. ``patience`` is the share of them after which a search
+    weighed by ``inner_weight``, and for ``tensor_share`` of it each tensor's own. ``penalty`` of
+    one restart's candidates is added to it. ``polish`` of the ``iterations`` match without a guide;
+    with a ``posterior`` they minimise it beside the plain cosine, which is the likelihood under
+    noise as large in every tensor. ``patience`` is the share of the iterations after which a search
     ends whose distance is still that of unrelated images (see :mod:`.patience`).
     """
 
@@ -77,6 +78,7 @@ class Search:
     polish: float
     signed: bool = False
     penalty: Callable[[Tensor], Tensor] | None = None
+    posterior: Callable[[Tensor], Tensor] | None = None
     patience: float = 0.0
 
     def run(self, start: Tensor, guide: Guide | None = None, powers: float = 0.0) -> Found:
@@ -84,7 +86,7 @@ class Search:
 
         Adam follows the guide; the polish does not. Its result replaces guided candidates only
         where it explains the release: where the distance falls to rounding, or by ``powers`` of
-        ten. Without a guide the lower objective is kept.
+        ten. Without a guide the lower objective is kept, and with a posterior its minimum.
         """
         stack = Stack(self.simulate, self._distance(), self.penalty)
         polishing = round(self.polish * self.iterations)
@@ -94,7 +96,9 @@ class Search:
         x, objective, stopped = self._descend(
             stack, start, self.iterations - polishing, guide, patience=patience
         )
-        if polishing and not stopped:
+        if polishing and not stopped and self.posterior is not None:
+            x, objective, stopped = self._most_probable(stack, x, polishing)
+        elif polishing and not stopped:
             bare = Stack(self.simulate, self._joint_distance())
             bare.vectorized = stack.vectorized
             guided = guide is not None
@@ -136,12 +140,9 @@ class Search:
         return self.matching.simulated(x, self.targets, functional=functional)
 
     def _distance(self) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
-        """Distance to the release: one cosine with inner tensors weighed down, and each tensor's.
-
-        Noise is as large in every tensor, so under noise the plain cosine is the likelihood.
-        """
+        """One cosine with inner tensors weighed down, and each tensor's own."""
         joint, share = self._joint_distance(), self.tensor_share
-        if share == 0 or self.matching.noise_share > 0:
+        if share == 0:
             return joint
         own = tensorwise_cosine(self.matching, "entries")
 
@@ -154,8 +155,8 @@ class Search:
         return distance
 
     def _joint_distance(self) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
-        """One cosine of all tensors; inner ones are weighed down where there is no noise."""
-        return _weighted(self.matching, 1.0 if self.matching.noise_share > 0 else self.inner_weight)
+        """One cosine of all tensors, inner ones weighed down."""
+        return _weighted(self.matching, self.inner_weight)
 
     def _descend(
         self,
@@ -221,9 +222,30 @@ class Search:
             if stopped or not bool((values < wanted).any()):
                 return x, stopped
             steps -= first
+        return self._to_bottom(bare, x, steps)
+
+    def _most_probable(self, stack: Stack, x: Tensor, steps: int) -> tuple[Tensor, Tensor, bool]:
+        """Candidates (restarts, batch, *shape) near x that are most probable given the release.
+
+        Those of the lowest cosine distance and posterior penalty, with their objectives and whether
+        to stop: Adam first, as the penalty has kinks, then L-BFGS.
+        """
+        last = Stack(self.simulate, cosine_distance_to(self.matching.observed), self.posterior)
+        last.vectorized = stack.vectorized
+        first = round(SHARPENING * steps)
+        x, values, stopped = self._descend(
+            last, x, first, rate=SHARPENING_RATE, done=self.iterations - steps
+        )
+        if stopped:
+            return x, values, True
+        lower, stopped = self._to_bottom(last, x, steps - first)
+        return *keep_better(lower, last(lower)[0], x, values), stopped
+
+    def _to_bottom(self, stack: Stack, x: Tensor, steps: int) -> tuple[Tensor, bool]:
+        """The bottom (restarts, batch, *shape) of the basin of x by L-BFGS, and whether to stop."""
 
         def evaluate(points: Tensor) -> tuple[Tensor, Tensor]:
-            values, (slopes,) = bare(points.reshape(x.shape))
+            values, (slopes,) = stack(points.reshape(x.shape))
             return values, slopes.flatten(1)
 
         # Without bounds: an objective that it cannot leave is its own bound.
