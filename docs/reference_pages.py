@@ -22,7 +22,8 @@ from docstring_markdown import (
     table,
 )
 from vestige import attacks, bounds, defenses, mechanisms
-from vestige.attacks import Guess
+from vestige.attacks import Guess, InvertingGradients
+from vestige.attacks.around_attack import AroundAttack
 from vestige.bounds import calibration, noise_ratio, protection
 from vestige.bounds.bound import ANY_RELATION, ReconstructionBound
 from vestige.bounds.errors import defended as defended_errors
@@ -50,13 +51,17 @@ RELEASES = {
 
 @cache
 def attack_pages() -> tuple[GeneratedPage, ...]:
-    """The list of attacks, then each."""
+    """The list of attacks and of those around another one, then each."""
     named = (getattr(attacks, name) for name in attacks.__all__)
     classes = [cls for cls in named if hasattr(cls, "prepare")]
-    rows, pages = [], []
+    rows, around, pages = [], [], []
     for cls in classes:
-        attack = cls()
         link = f"[`{cls.__name__}`]({slug(cls.__name__)}.md)"
+        if issubclass(cls, AroundAttack):
+            around.append((link, first_line(cls)))
+            pages.append(_page_around(cls))
+            continue
+        attack = cls()
         adaptive = "yes" if _adapts(cls) else ""
         rows.append((link, attack.summary, _releases(cls), adaptive, attack.cites))
         text = "\n\n".join(
@@ -70,7 +75,7 @@ def attack_pages() -> tuple[GeneratedPage, ...]:
                         ("Must be told", attack.needs),
                         ("Reads", _releases(cls)),
                         ("Adaptive", _adaptivity(cls)),
-                        ("Import", f"`from vestige import {cls.__name__}`"),
+                        ("Import", f"`from vestige.attacks import {cls.__name__}`"),
                         ("File", f"`{_file(cls)}`"),
                     ]
                 ),
@@ -91,11 +96,36 @@ def attack_pages() -> tuple[GeneratedPage, ...]:
             "gradient before it leaves, if the [threat model](../threat-models.md) tells them. "
             "An audit without attacks [chooses them](../choosing-attacks.md).",
             table(("attack", "how it works", "reads", "adaptive", "paper"), rows),
+            "## Around another attack",
+            table(("attack", "what it does"), around),
             "Restarts of an attack run as one batch. "
             "[How to add an attack](../adding-an-attack.md) in one file.",
         ]
     )
     return (GeneratedPage("attacks/index.md", "Attacks", index), *pages)
+
+
+def _page_around(cls: type[Any]) -> GeneratedPage:
+    """The page of an attack around another one, which gives it its paper and what it reads."""
+    example = f"{cls.__name__}({InvertingGradients.__name__}())"
+    text = "\n\n".join(
+        [
+            f"# {cls.__name__}",
+            facts(
+                [
+                    ("Use", f"`{example}`, or around any other attack"),
+                    ("Paper, what must be told, reads", "those of the attack that it is given"),
+                    ("Import", f"`from vestige.attacks import {cls.__name__}`"),
+                    ("File", f"`{_file(cls)}`"),
+                ]
+            ),
+            "## What it does",
+            markdown_of(cls),
+            "## Settings",
+            fields_table(cls),
+        ]
+    )
+    return GeneratedPage(f"attacks/{slug(cls.__name__)}.md", cls.__name__, text)
 
 
 @cache

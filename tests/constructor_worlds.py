@@ -25,6 +25,7 @@ from vestige import (
     mechanisms,
 )
 from vestige.attacks import (
+    BestOfRestarts,
     ClosedForm,
     CombinedInversion,
     DeepLeakage,
@@ -39,9 +40,9 @@ from vestige.attacks import (
     PriorMatching,
     Recommendation,
     ReconstructorNetwork,
+    RehearsedConfidence,
     TensorFeatures,
 )
-from vestige.attacks.best_of_restarts import BestOfRestarts
 from vestige.attacks.combined_inversion.recipes import Recipe
 from vestige.attacks.head_inversion.affine_copies import AffineCopies
 from vestige.bounds import DPSGD, ReleaseDefense
@@ -249,6 +250,7 @@ VALID: tuple[Callable[[], Any], ...] = (
     PriorMatching,
     lambda: Recommendation((InvertingGradients(2),), ("It fits.",)),
     ReconstructorNetwork,
+    lambda: RehearsedConfidence(InvertingGradients(2)),
     TensorFeatures,
     Recipe,
     lambda: AffineCopies(1.0, 1.0),

@@ -209,6 +209,12 @@ def frames_due(total: int) -> frozenset[int]:
     return frozenset() if recorder is None else recorder.due(total)
 
 
+def recorded_shares() -> Sequence[float]:
+    """After which shares of the iterations frames are recorded; empty if they are not."""
+    recorder = _recording.get()
+    return () if recorder is None else recorder.shares
+
+
 def show_frame(done: int, total: int, candidates: Tensor) -> None:
     """Record a copy of a search's best candidates so far, if they are recorded and due."""
     recorder = _recording.get()

@@ -9,11 +9,16 @@ import torch
 
 from pages.audits import changed
 from vestige import Prior, run
-from vestige.attacks import InvertingGradients
-from vestige.attacks.best_of_restarts import BestOfRestarts
+from vestige.attacks import (
+    BestOfRestarts,
+    DeepLeakage,
+    InvertingGradients,
+    PriorMatching,
+    RehearsedConfidence,
+)
 from vestige.engines import InProcess, LocalProcesses
 from vestige.errors import BadInput
-from vestige.interfaces import GradientRelease, Reconstruction, Run
+from vestige.interfaces import Attack, GradientRelease, Reconstruction, Run
 from vestige.reports.parts import Times, VerdictKind
 from vestige.streams import stream
 from vestige.threats import HonestServer
@@ -46,6 +51,14 @@ def test_the_lowest_objective_of_restarts_run_by_hand(engine):
     assert torch.equal(found.candidates, wanted.candidates)
     assert found.objective == wanted.objective
     assert found.info["best restart"] == objectives.index(min(objectives)) + 1
+
+
+@pytest.mark.parametrize("around", [BestOfRestarts, RehearsedConfidence])
+@pytest.mark.parametrize("attack", [DeepLeakage(), InvertingGradients(), PriorMatching()])
+def test_an_attack_around_another_needs_cites_and_reads_what_that_one_does(around, attack):
+    made = around(attack)
+    assert (made.needs, made.cites, made.reads) == (attack.needs, attack.cites, attack.reads)
+    assert isinstance(made, Attack)
 
 
 @pytest.mark.slow

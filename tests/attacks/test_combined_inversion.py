@@ -18,6 +18,7 @@ from vestige.attacks.combined_inversion.feature_terms import (
     solve_features,
 )
 from vestige.attacks.combined_inversion.images import Generated
+from vestige.attacks.combined_inversion.film import Film
 from vestige.attacks.combined_inversion.problem import Problem
 from vestige.attacks.combined_inversion.recipes import Recipe, in_turn
 from vestige.attacks.feature_inversion.body import Body
@@ -277,7 +278,9 @@ def test_recipes_in_turn_keep_what_explains_more():
         together, _ = problem.inverted(in_turn(*several), stream(3))
         generator, best = stream(3), None
         for part in several:
-            found, _ = problem._followed(part, generator, best if part.warm else None)
+            found, _ = problem._followed(
+                part, generator, best if part.warm else None, Film.of_chain(12, 1)
+            )
             if best is None or left_over(problem, found.x) < left_over(problem, best.x):
                 best = found
         assert best is not None

@@ -14,6 +14,7 @@ from vestige import Prior, run
 from vestige import attacks as attack_room
 from vestige.archive import load_observation, save_observation
 from vestige.attacks import (
+    BestOfRestarts,
     ClosedForm,
     CombinedInversion,
     ExactInversion,
@@ -25,6 +26,7 @@ from vestige.attacks import (
     InvertingGradients,
     PriorMatching,
     ReconstructorNetwork,
+    RehearsedConfidence,
     TensorFeatures,
 )
 from vestige.errors import VestigeError
@@ -66,7 +68,7 @@ from worlds import (
 ATTACKS = [
     cls
     for cls in (getattr(attack_room, name) for name in attack_room.__all__)
-    if hasattr(cls, "prepare")
+    if hasattr(cls, "prepare") and cls not in (BestOfRestarts, RehearsedConfidence)
 ]
 REAL = [cls for cls in ATTACKS if cls is not Guess]
 

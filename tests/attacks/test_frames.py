@@ -9,13 +9,20 @@ import torch
 from small_worlds import pictures, stream, world
 
 from vestige import progress
-from vestige.attacks import DeepLeakage, InvertingGradients
-from vestige.attacks.best_of_restarts import BestOfRestarts
-from vestige.attacks.feature_inversion.attack import FeatureInversion
-from vestige.attacks.rehearsed_confidence import RehearsedConfidence
+from vestige.attacks import (
+    BestOfRestarts,
+    CombinedInversion,
+    DeepLeakage,
+    FeatureInversion,
+    InvertingGradients,
+    RehearsedConfidence,
+)
+from vestige.attacks.combined_inversion.recipes import Recipe, in_turn
+from vestige.engines import InProcess, LocalProcesses
 from vestige.networks import mlp
 from vestige.progress import Frame, frames_due, not_recording, recording, show_frame
 from vestige.simulation.gradient import GradientSimulator
+from vestige.streams import stream as named_stream
 
 ITERATIONS = 50
 SEARCHES = {
@@ -24,6 +31,14 @@ SEARCHES = {
     "restarts": (InvertingGradients(ITERATIONS, restarts=3, polish=0.0), (0, 10, 20, 40)),
     "deep leakage": (DeepLeakage(ITERATIONS, restarts=2), (1, 11, 41)),
     "feature inversion": (FeatureInversion(iterations=ITERATIONS, restarts=2), (0, 10, 40)),
+    "combined inversion": (
+        CombinedInversion(ITERATIONS, recipes=(Recipe(polish=0.0),), simulated_batches=0),
+        (0, 10, 40),
+    ),
+    "combined inversion under a prior": (
+        CombinedInversion(ITERATIONS, recipes=(Recipe(1e-5, 1.0),), simulated_batches=0),
+        (0, 10, 40),
+    ),
 }
 
 
@@ -118,7 +133,7 @@ def test_frames_of_several_searches_are_of_no_use(second):
     assert made.frames == ()
 
 
-def test_rehearsals_and_engines_hand_out_no_frames(small):
+def test_rehearsals_hand_out_no_frames(small):
     search = InvertingGradients(ITERATIONS)
     with recording() as alone:
         run(search, small)
@@ -127,7 +142,66 @@ def test_rehearsals_and_engines_hand_out_no_frames(small):
     assert [one.done for one in rehearsed.frames] == [one.done for one in alone.frames]
     pairs = zip(alone.frames, rehearsed.frames, strict=True)
     assert all(torch.equal(left.candidates, right.candidates) for left, right in pairs)
-    for restarts in (1, 2):
-        with recording() as restarted:
-            run(BestOfRestarts(search, restarts=restarts), small)
-        assert restarted.frames == ()
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [InProcess(), pytest.param(LocalProcesses(2), marks=pytest.mark.slow)],
+    ids=["here", "processes"],
+)
+def test_frames_of_restarts_are_those_of_the_best_one(small, engine):
+    search = InvertingGradients(ITERATIONS)
+    with recording() as made:
+        found, _ = run(BestOfRestarts(search, restarts=3, engine=engine), small)
+    seed = int(torch.randint(2**62, (), generator=stream(3)))
+    reconstruct = search.prepare(small.public, generator=stream(1))
+    number = int(found.info["best restart"]) - 1
+    with recording() as alone:
+        wanted = reconstruct(small.observation(), named_stream(seed, "restart", number))
+    assert torch.equal(found.candidates, wanted.candidates)
+    assert [one.done for one in made.frames] == [one.done for one in alone.frames]
+    assert len(made.frames) > 2
+    for left, right in zip(made.frames, alone.frames, strict=True):
+        assert torch.equal(left.candidates, right.candidates)
+    with_frames, without = found, run(BestOfRestarts(search, 3, engine), small)[0]
+    assert torch.equal(with_frames.candidates, without.candidates)
+    assert with_frames.info == without.info
+
+
+def test_frames_of_all_phases_of_a_recipe_are_in_order_and_inside_the_bounds(small):
+    recipe = Recipe(1e-3, 0.2, 0.3, refinement=0.2)
+    attack = CombinedInversion(ITERATIONS, recipes=(recipe,), simulated_batches=0)
+    shown = (0, 9, 10, 11, 24, 25, 39, 40, 49)
+    with recording([done / ITERATIONS for done in shown]) as made:
+        found, _ = run(attack, small)
+    assert [(one.done, one.total) for one in made.frames] == [(done, ITERATIONS) for done in shown]
+    for one in made.frames:
+        assert one.candidates.shape == found.candidates.shape
+        assert float(one.candidates.min()) >= 0
+        assert float(one.candidates.max()) <= 1
+
+
+def test_frames_of_recipes_in_turn_are_those_of_the_way_to_the_result(small):
+    """A warm recipe goes on from the first one: both are one search of twice the iterations."""
+    cold, warm = Recipe(polish=0.0, features=False), Recipe(polish=0.9, features=False, warm=True)
+    first, both = (
+        CombinedInversion(ITERATIONS, recipes=(recipe,), simulated_batches=0)
+        for recipe in (cold, in_turn(cold, warm))
+    )
+    with recording([done / ITERATIONS for done in (0, 10, 30)]) as alone:
+        once, _ = run(first, small)
+    with recording([done / (2 * ITERATIONS) for done in (0, 10, 30, 50, 70)]) as made:
+        twice, _ = run(both, small)
+    assert not torch.equal(once.candidates, twice.candidates)
+    assert [one.done for one in made.frames] == [0, 10, 30, 50, 70]
+    assert {one.total for one in made.frames} == {2 * ITERATIONS}
+    for left, right in zip(alone.frames, made.frames):
+        assert torch.equal(left.candidates, right.candidates)
+    assert torch.equal(made.frames[3].candidates, once.candidates)
+
+
+def test_simulated_releases_of_a_choice_of_recipes_hand_out_no_frames(small):
+    attack = CombinedInversion(ITERATIONS, recipes=(Recipe(), Recipe(1e-5, 1.0)))
+    with recording([0.0, 0.5]) as made:
+        run(attack, small)
+    assert [one.done for one in made.frames] == [0, ITERATIONS // 2]

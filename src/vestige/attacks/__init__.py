@@ -9,6 +9,7 @@ from vestige.lazy import lazy_names
 __all__: list[str]
 
 if TYPE_CHECKING:
+    from vestige.attacks.best_of_restarts import BestOfRestarts as BestOfRestarts
     from vestige.attacks.closed_form import ClosedForm as ClosedForm
     from vestige.attacks.combined_inversion.attack import CombinedInversion as CombinedInversion
     from vestige.attacks.deep_leakage import DeepLeakage as DeepLeakage
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from vestige.attacks.recommendation.recommendation import Recommendation as Recommendation
     from vestige.attacks.recommendation.recommended import recommended as recommended
     from vestige.attacks.reconstructor_network import ReconstructorNetwork as ReconstructorNetwork
+    from vestige.attacks.rehearsed_confidence import RehearsedConfidence as RehearsedConfidence
     from vestige.attacks.tensor_features.attack import TensorFeatures as TensorFeatures
 else:
     __getattr__, __dir__, __all__ = lazy_names(__name__)

@@ -10,19 +10,18 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from vestige import progress
+from vestige.attacks.around_attack import AroundAttack
 from vestige.attacks.gradient_matching.matching import batch_size_of
 from vestige.attacks.gradient_matching.simulated_releases import simulate_observation
 from vestige.choices import check_fields
 from vestige.distances import mean_squared_error
 from vestige.errors import BadInput
 from vestige.interfaces import (
-    Attack,
     Hints,
     Observation,
     Public,
     Reconstruction,
     Reconstructor,
-    Release,
 )
 from vestige.records import Prior, Records
 
@@ -36,7 +35,7 @@ Calibration = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class RehearsedConfidence:
+class RehearsedConfidence(AroundAttack):
     """Another attack on gradients or updates, with a confidence that means what it says.
 
     The attack is rehearsed on simulated releases of prior records, made by the attacker's own
@@ -54,7 +53,6 @@ class RehearsedConfidence:
     the prior's, made as the simulator makes them.
     """
 
-    attack: Attack
     rehearsals: int = 40
     decoys: int = 49
 
@@ -70,21 +68,6 @@ class RehearsedConfidence:
     def summary(self) -> str:
         """The attack's, and how its confidence comes about."""
         return f"{self.attack.summary}; confidence from {self.rehearsals} rehearsals"
-
-    @property
-    def needs(self) -> str:
-        """The attack's."""
-        return self.attack.needs
-
-    @property
-    def cites(self) -> str:
-        """The attack's."""
-        return self.attack.cites
-
-    @property
-    def reads(self) -> tuple[type[Release], ...]:
-        """The attack's."""
-        return self.attack.reads
 
     def prepare(self, public: Public, *, generator: torch.Generator) -> Reconstructor:
         """Prepare the attack; rehearsals follow with the first observation of each kind."""

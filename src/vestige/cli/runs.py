@@ -19,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from vestige import attacks as attack_room
+from vestige.attacks.around_attack import AroundAttack
 from vestige.cli.progress_bars import show_progress
 from vestige.cli.user_code import load_plan
 from vestige.engines.in_process import InProcess
@@ -144,9 +145,10 @@ def named_attack(name: str) -> Attack:
 
 
 def _attack_classes() -> dict[str, type[Any]]:
-    """The attacks by the names of their classes."""
+    """The attacks by the names of their classes, without those around another attack."""
     named = {name: getattr(attack_room, name) for name in dir(attack_room)}
-    return {name: cls for name, cls in named.items() if hasattr(cls, "prepare")}
+    complete = {n: cls for n, cls in named.items() if hasattr(cls, "prepare")}
+    return {n: cls for n, cls in complete.items() if not issubclass(cls, AroundAttack)}
 
 
 def attack_list() -> Group:

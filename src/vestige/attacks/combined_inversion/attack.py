@@ -9,6 +9,7 @@ from typing import Literal, Self
 import torch
 from torch import Tensor
 
+from vestige import progress
 from vestige.attacks.combined_inversion.feature_terms import (
     FeatureSource,
     solve_features,
@@ -195,7 +196,8 @@ class CombinedInversion:
             state = generator.get_state()
             for place, recipe in enumerate(recipes):
                 generator.set_state(state)
-                result, _ = trial.inverted(recipe, generator)
+                with progress.not_recording():
+                    result, _ = trial.inverted(recipe, generator)
                 errors[place] += _error(result.x.cpu(), records.x)
             left -= trial.spent
         else:

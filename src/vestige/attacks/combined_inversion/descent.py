@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 REPORT_EVERY = 10
 Schedule = Literal["steps", "cosine"]
+Take = Callable[[int, Callable[[], Tensor]], None]
+"""Called with a number of steps and a function that returns the candidates (b, *shape) then."""
 
 
 @dataclass
@@ -45,12 +47,14 @@ def minimize_by_adam(
     signed: bool = False,
     refresh: Callable[[Tensor], None] | None = None,
     refresh_every: int = 10,
+    take: Take | None = None,
 ) -> Minimum:
     """Best candidates of Adam (Kingma and Ba 2015), by the objective that ``stack`` evaluates.
 
     ``schedule`` "steps" cuts the rate to a tenth after 3/8, 5/8 and 7/8 of the steps, as published.
     ``refresh`` is called with the candidates before the first step and every few steps; objectives
-    before and after it are not comparable, so the best is forgotten then.
+    before and after it are not comparable, so the best is forgotten then. ``take`` is called with
+    the best candidates before each step.
     """
     optimizer = torch.optim.Adam(images.leaves, lr=learning_rate)
     best = Minimum(images().detach().clone())
@@ -61,6 +65,8 @@ def minimize_by_adam(
             best.objective = math.inf
         values, (slope,) = stack(x.detach()[None])
         best.keep(x, float(values[0]))
+        if take is not None and step < steps:
+            take(step, lambda: best.x)
         if progress.has_listener() and step % REPORT_EVERY == 0:
             best.stopped = progress.report(step, steps, best.objective)
         if step == steps or best.stopped:
@@ -75,7 +81,7 @@ def minimize_by_adam(
     return best
 
 
-def minimize_by_lbfgs(stack: Stack, x: Tensor, steps: int) -> Tensor:
+def minimize_by_lbfgs(stack: Stack, x: Tensor, steps: int, take: Take | None = None) -> Tensor:
     """Candidates x (b, *shape) after L-BFGS, without bounds."""
 
     def evaluate(points: Tensor) -> tuple[Tensor, Tensor]:
@@ -83,9 +89,15 @@ def minimize_by_lbfgs(stack: Stack, x: Tensor, steps: int) -> Tensor:
         return values, slopes.flatten(1)
 
     search = BatchedLBFGS(evaluate, x.reshape(1, -1))
-    for _ in range(steps):
+
+    def points() -> Tensor:
+        return search.points.to(x).reshape(x.shape)
+
+    for step in range(steps):
+        if take is not None:
+            take(step, points)
         search.step()
-    return search.points.to(x).reshape(x.shape)
+    return points()
 
 
 def _share(schedule: Schedule, step: int, steps: int) -> float:

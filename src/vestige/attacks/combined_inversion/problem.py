@@ -10,8 +10,14 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from vestige.attacks.combined_inversion.descent import Minimum, minimize_by_adam, minimize_by_lbfgs
+from vestige.attacks.combined_inversion.descent import (
+    Minimum,
+    Take,
+    minimize_by_adam,
+    minimize_by_lbfgs,
+)
 from vestige.attacks.combined_inversion.feature_terms import FeatureTerm, RecoveredFeatures
+from vestige.attacks.combined_inversion.film import Film
 from vestige.attacks.combined_inversion.images import Generated, Pixels, Whitened
 from vestige.attacks.combined_inversion.recipes import Recipe, without_prior
 from vestige.attacks.feature_inversion.body import Body
@@ -106,20 +112,24 @@ class Problem:
         self, recipe: Recipe, generator: torch.Generator
     ) -> tuple[Minimum, dict[str, str | int | float | bool]]:
         """Best candidates of a recipe and those to follow where it does not explain the release."""
-        best, info = self._followed(recipe, generator, None)
+        iterations = self.attack.iterations
+        film = Film.of_chain(iterations, len(recipe.chain))
+        best, info = self._followed(recipe, generator, None, film)
         least = self._remaining(recipe, best)
         least = math.inf if math.isnan(least) else least
         for other in recipe.chain[1:]:
             if least <= EXPLAINED or best.stopped:
                 break
-            if self.spent + self.attack.iterations > self.attack.most_iterations:
+            if self.spent + iterations > self.attack.most_iterations:
                 self.ended = True
                 break
-            result, facts = self._followed(other, generator, best if other.warm else None)
+            own = film.followed(iterations, warm=other.warm)
+            result, facts = self._followed(other, generator, best if other.warm else None, own)
             remaining = self._remaining(other, result)
             best.stopped = result.stopped
             if remaining < least:
-                best, info, least = result, facts, remaining
+                best, info, least, film = result, facts, remaining, own
+        film.show()
         return best, info
 
     def _remaining(self, recipe: Recipe, result: Minimum) -> float:
@@ -130,7 +140,7 @@ class Problem:
         return float(values[0])
 
     def _followed(
-        self, recipe: Recipe, generator: torch.Generator, start: Minimum | None
+        self, recipe: Recipe, generator: torch.Generator, start: Minimum | None, film: Film
     ) -> tuple[Minimum, dict[str, str | int | float | bool]]:
         """Candidates by one recipe, from ``start`` on if any."""
         iterations = self.attack.iterations
@@ -138,18 +148,21 @@ class Problem:
         first = round(recipe.prior_share * iterations)
         left = iterations - first
         if first:
-            start = self._most_probable(recipe.prior_weight, generator, first)
+            start = self._most_probable(recipe.prior_weight, generator, first, film)
             if not left or start.stopped:
                 return start, {}
         refining = min(left, round(recipe.refinement * iterations))
         polishing = min(left - refining, round(recipe.polish * iterations))
         matching = left - refining - polishing
-        start, info = self._matched(start, matching, polishing, generator, recipe.features)
+        phases = (first, matching, polishing)
+        start, info = self._matched(start, phases, generator, recipe.features, film)
         if refining and not start.stopped:
-            start = self._refined(start, recipe.prior_weight, refining)
+            start = self._refined(start, recipe.prior_weight, refining, film)
         return start, info
 
-    def _most_probable(self, weight: float, generator: torch.Generator, steps: int) -> Minimum:
+    def _most_probable(
+        self, weight: float, generator: torch.Generator, steps: int, film: Film
+    ) -> Minimum:
         """Records of least likelihood_distance + weight·½‖z‖², from near the class mean."""
         prior, matching, space = self.prior, self.matching, self.public.space
         assert prior is not None
@@ -166,11 +179,12 @@ class Problem:
             steps,
             learning_rate=WHITENED_RATE,
             schedule="cosine",
+            take=self._within_bounds(film.after(0)),
         )
         result.x = matching.clipped(result.x)
         return result
 
-    def _refined(self, start: Minimum, weight: float, steps: int) -> Minimum:
+    def _refined(self, start: Minimum, weight: float, steps: int, film: Film) -> Minimum:
         """The same objective from candidates on, by L-BFGS in whitened coordinates."""
         prior, matching, shape = self.prior, self.matching, start.x.shape
         assert prior is not None
@@ -185,7 +199,8 @@ class Problem:
             likelihood_distance(matching),
             lambda z: prior_distance(drawn(z), z),
         )
-        z = minimize_by_lbfgs(stack, prior.whitened(start.x.flatten(1) - mean), steps)
+        take = self._within_bounds(film.after(self.attack.iterations - steps), drawn)
+        z = minimize_by_lbfgs(stack, prior.whitened(start.x.flatten(1) - mean), steps, take)
         x = matching.clipped(drawn(z))
         values, _ = stack(prior.whitened(x.flatten(1) - mean)[None])
         return Minimum(x, float(values[0]))
@@ -204,12 +219,16 @@ class Problem:
     def _matched(
         self,
         start: Minimum | None,
-        steps: int,
-        polishing: int,
+        phases: tuple[int, int, int],
         generator: torch.Generator,
         with_features: bool,
+        film: Film,
     ) -> tuple[Minimum, dict[str, str | int | float | bool]]:
-        """Records of least published objective, from a start or from uniform draws."""
+        """Records of least published objective, from a start or from uniform draws.
+
+        ``phases`` are the iterations before, those of Adam and those of the polish.
+        """
+        before, steps, polishing = phases
         attack, matching, space = self.attack, self.matching, self.public.space
         info: dict[str, str | int | float | bool] = {}
         warm = False
@@ -231,13 +250,19 @@ class Problem:
             signed=attack.signed,
             refresh=None if features is None else features.assign,
             refresh_every=attack.refresh_every,
+            take=film.after(before),
         )
         if polishing and not result.stopped:
             bare = Stack(self._simulate, distance, self._weighed_features(features))
-            x = matching.clipped(minimize_by_lbfgs(bare, result.x, polishing))
+            take = self._within_bounds(film.after(before + steps))
+            x = matching.clipped(minimize_by_lbfgs(bare, result.x, polishing, take))
             values, _ = stack(x[None])
             result.keep(x, float(values[0]))
         return result, info
+
+    def _within_bounds(self, take: Take, drawn: Callable[[Tensor], Tensor] = lambda x: x) -> Take:
+        """``take`` for points outside the bounds, which a phase returns as they are ``drawn``."""
+        return lambda step, points: take(step, lambda: self.matching.clipped(drawn(points())))
 
     def _simulate(self, x: Tensor, *, functional: bool = False) -> Tensor:
         return self.matching.simulated(x, self.targets, functional=functional)
