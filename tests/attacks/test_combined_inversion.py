@@ -17,8 +17,8 @@ from vestige.attacks.combined_inversion.feature_terms import (
     outside_span,
     solve_features,
 )
-from vestige.attacks.combined_inversion.images import Generated
 from vestige.attacks.combined_inversion.film import Film
+from vestige.attacks.combined_inversion.images import Generated
 from vestige.attacks.combined_inversion.problem import Problem
 from vestige.attacks.combined_inversion.recipes import Recipe, in_turn
 from vestige.attacks.feature_inversion.body import Body

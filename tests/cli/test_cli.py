@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,10 +23,11 @@ from head_worlds import LeastSquares
 from pages.audits import changed
 from process_groups import process_group
 from vestige import attacks as attack_room
+from vestige import run
 from vestige.archive import save_observation
 from vestige.cli.app import app, main
 from vestige.cli.demonstration import digits_as_large_as_mnist
-from vestige.cli.user_code import load_model
+from vestige.cli.user_code import load_model, load_plan
 from vestige.interfaces import GradientRelease, Hints, Observation, UpdateRelease
 from vestige.reports.files import load_report
 from vestige.reports.heads import HeadReport
@@ -438,6 +440,33 @@ def test_report_says_that_a_manifest_is_not_what_was_written(vestige, refused):
     manifest.unlink()
     assert "manifest.json is missing: rerun the same command" in refused("report", "o")
     assert vestige("report", "o/report.json")[:2] == (code, out)
+
+
+def test_report_says_that_units_were_lost(vestige, refused):
+    write("mine.py", AUDIT)
+    words = ("audit", "mine.py", "--trials", "3", "--out", "o")
+    code, out, _ = vestige(*words)
+    assert vestige("report", "o")[:2] == (code, out)
+    Path("o/units/000001.safetensors").unlink()
+    said = refused("report", "o")
+    assert "000001.safetensors is missing" in said
+    assert "rerun the same command" in said
+    Path("o/units/000000.safetensors").unlink()
+    said = refused("report", "o")
+    assert "000000.safetensors and 1 more unit are missing" in said
+    assert vestige(*words)[:2] == (code, out)
+    assert vestige("report", "o")[:2] == (code, out)
+
+
+def test_report_of_an_unfinished_run_misses_no_unit(vestige):
+    write("mine.py", AUDIT)
+    plan = replace(load_plan("mine.py"), trials=3)
+    unfinished = run(plan, directory="o", watch=lambda where: where.done == 1)
+    assert unfinished.findings.trials_finished == 1
+    code, out, err = vestige("report", "o")
+    assert (code, err) == (130, "")
+    assert "INVALID" in out
+    assert "missing" not in out
 
 
 def test_report_does_not_follow_links(vestige, refused):

@@ -7,7 +7,7 @@ import json
 import multiprocessing
 import os
 import struct
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 
 from pages.audits import changed
 from vestige import Audit, run, save_page
+from vestige.attacks import InvertingGradients
 from vestige.content import document_bytes
 from vestige.errors import BadInput, Conflict, NotFound, VestigeError
 from vestige.files import read_safetensors, write_atomically
@@ -24,10 +25,12 @@ from vestige.reports.audit import AuditReport, Outcome
 from vestige.reports.files import load_report
 from vestige.reports.parts import Failure, Times, VerdictKind
 from vestige.studies.audit.trial_files import TrialResult, trial_bytes, trial_of
+from vestige.studies.field_digests import field_digests
 from vestige.studies.stopped import stopped_verdict
 from vestige.studies.store import SCHEMA, MemoryUnits, RunFolder
 from vestige.threats import HonestServer
-from worlds import LabelOnly, small_audit
+from vestige.victims import SharedGradient
+from worlds import LabelOnly, linear_network, small_audit
 
 MANIFEST = {"kind": "audit", "identity": "f", "title": "t", "units": 3, "seed": 0}
 LENIENT = settings(
@@ -197,6 +200,75 @@ def test_what_belongs_to_something_else_is_left_as_it_was(tmp_path, fill, said):
     assert said in one_sentence(caught.value)
     assert contents(tmp_path) == before
     assert tmp_path.stat().st_mode == mode
+
+
+FIELDS = {"attacks[0].iterations": "a", "prior": "b", "trials": "c"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({**FIELDS, "prior": "x"}, "which differs in prior;"),
+        ({**FIELDS, "prior": "x", "trials": "y"}, "which differs in prior, trials;"),
+        ({"prior": "b", "trials": "c"}, "which differs in attacks[0].iterations;"),
+        ({**FIELDS, "distance": "d"}, "which differs in distance;"),
+        ({**FIELDS, "a\x1bb": "d"}, "data, models, attacks or settings"),
+        (
+            {str(n): "x" for n in range(3)},
+            "in 0, 1, 2, attacks[0].iterations and 2 more;",
+        ),
+        (FIELDS, "data, models, attacks or settings"),
+        (None, "data, models, attacks or settings"),
+        ([1], "data, models, attacks or settings"),
+    ],
+)
+def test_a_refusal_names_the_fields_that_differ(tmp_path, fields, said):
+    fill_with(identity="g", fields=fields)(tmp_path)
+    with pytest.raises(Conflict) as caught, RunFolder.opened(tmp_path, MANIFEST, {}, FIELDS):
+        pass
+    assert said in one_sentence(caught.value)
+
+
+def test_other_fields_of_the_same_study_are_resumed(tmp_path):
+    """Digests of fields explain a refusal; the identity decides."""
+    for fields in (FIELDS, {}):
+        with RunFolder.opened(tmp_path, MANIFEST, {}, fields):
+            pass
+
+
+def absolute_error(candidates, records):
+    return torch.cdist(candidates.flatten(1), records.flatten(1), p=1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"attacks": [InvertingGradients(3)]}, "attacks[0].iterations"),
+        ({"batch_size": 2}, "batch_size"),
+        ({"threat": HonestServer(labels=True)}, "threat.labels"),
+        ({"victim": SharedGradient(linear_network(), mode="eval")}, "victim.mode"),
+        ({"distance": absolute_error}, "distance"),
+    ],
+)
+def test_an_audit_that_was_changed_names_the_change(tmp_path, changes, said):
+    audit = small_audit([InvertingGradients(2)], victim=SharedGradient(linear_network()))
+    audit = replace(audit, trials=1)
+    run(audit, directory=tmp_path)
+    with pytest.raises(Conflict) as caught:
+        run(replace(audit, **changes), directory=tmp_path)
+    assert f"holds another study, which differs in {said};" in one_sentence(caught.value)
+
+
+def test_digests_of_fields_are_those_of_content():
+    one, same = (field_digests(small_audit([InvertingGradients(2)])) for _ in range(2))
+    assert one == same
+    assert {"victim.model", "secrets", "prior.records", "attacks[0].iterations"} <= set(one)
+    weights = linear_network()
+    with torch.no_grad():
+        next(weights.parameters()).add_(1)
+    other = small_audit([InvertingGradients(2)], victim=SharedGradient(weights))
+    differing = {name for name, digest in field_digests(other).items() if one[name] != digest}
+    assert differing == {"victim.model"}
 
 
 def test_a_file_in_place_of_the_folder(tmp_path):
@@ -539,3 +611,18 @@ def test_an_interrupted_study_says_so_once():
     verdict = stopped_verdict(failure, 3, 8, "units")
     assert verdict is not None
     assert verdict.lede == "The run was interrupted; finished units are kept."
+
+
+def test_objects_that_hold_each_other_have_digests():
+    class Knot:
+        def __init__(self):
+            self.other = {"knot": self}
+
+    @dataclass(frozen=True)
+    class Plan:
+        knot: Knot
+        trials: int = 1
+
+    one, other = field_digests(Plan(Knot())), field_digests(Plan(Knot(), 2))
+    assert one["knot"] == other["knot"]
+    assert one["trials"] != other["trials"]

@@ -66,7 +66,8 @@ KEPT_SETTINGS = frozenset((
     "Images, attacked", "Initial weights", "Known records", "Local order", "Local training",
     "Loss", "Mode", "Network", "Others, prior", "Permutations", "Pool of a class",
     "Privacy", "Random reconstructions", "Rehearsals", "Release",
-    "Runs of each attack", "Secrets, prior", "Stated mechanism", "Strengths μ", "Threat model",
+    "Runs of each attack", "Secrets, prior", "Stated mechanism", "Strengths μ", "Table",
+    "Threat model",
     "Training", "Training steps T, sampling rate q, δ", "Utility records, held out",
     "Utility seeds, initial weights", "Utility training", "Victim",
 ))  # fmt: skip

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import platform
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -59,6 +59,20 @@ def describe_space(space: Space) -> SpaceDescription:
             for c in columns
         ),
     )
+
+
+def with_table(settings: Mapping[str, str], space: Space) -> dict[str, str]:
+    """Settings that also say how the columns of a table are scaled.
+
+    That is done before a client sees a row, so "Normalisation: none" alone would mislead.
+    """
+    columns = () if isinstance(space, ImageSpace) else space.columns
+    scaled = sum((column.center, column.scale) != (0.0, 1.0) for column in columns)
+    if not scaled:
+        return dict(settings)
+    words = f"{scaled} of {len(columns)} columns standardised: value minus center, divided by scale"
+    none = {"Normalisation": "none beyond that of the table"}
+    return {**settings, **(none if settings.get("Normalisation") == "none" else {}), "Table": words}
 
 
 def finite(value: float | None) -> float | None:

@@ -19,6 +19,7 @@ from vestige.errors import BadInput, Interrupted, brief
 from vestige.progress import Progress, Watch
 from vestige.reports.parts import CheckOutcome, Failure, Times
 from vestige.reports.report import Findings, Report
+from vestige.studies.field_digests import field_digests
 from vestige.studies.judge import report_on
 from vestige.studies.store import MemoryUnits, RunFolder
 from vestige.studies.study import Header, PredictsTime, Study, UnitStopped
@@ -76,7 +77,7 @@ def run(
     opened = (
         nullcontext(MemoryUnits())
         if directory is None
-        else RunFolder.opened(directory, manifest, study.code())
+        else RunFolder.opened(directory, manifest, study.code(), field_digests(study))
     )
     with opened as store:
         failure, spent, found, expected = None, 0.0, [], ""

@@ -30,12 +30,22 @@ from vestige.files import (
 )
 from vestige.files.locks import lock_folder, refuse_links
 from vestige.reports.document import WrittenDocument
+from vestige.reports.numbers import plural
 from vestige.studies.unit_files import UnitResult, damaged, read_unit, unit_file, unit_in
 
 SCHEMA = 1
 """The format of a run folder."""
 
 KEPT = "finished units are kept"
+
+_FIELDS = "fields"
+"""Where a manifest holds digests of the study's fields; units are not compared by them."""
+
+_SHOWN = 4
+"""Names of fields in a sentence; more are counted."""
+
+_UNFINISHED = "unfinished"
+"""Where a manifest lists the units that were not on disk when the report was written."""
 
 _SAME_RUN = ("kind", "identity", "seed")
 """What of a manifest every unit of the run repeats."""
@@ -85,16 +95,21 @@ class RunFolder:
     @classmethod
     @contextmanager
     def opened(
-        cls, path: str | Path, manifest: Mapping[str, str | int], code: Mapping[str, str]
+        cls,
+        path: str | Path,
+        manifest: Mapping[str, str | int],
+        code: Mapping[str, str],
+        fields: Mapping[str, str] | None = None,
     ) -> Iterator[RunFolder]:
         """Create a run folder, or resume one of the same study; one process at a time.
 
         Finished units must have been made by this version of Vestige and by the same ``code``:
-        rates over units of two programs would describe neither.
+        rates over units of two programs would describe neither. ``fields`` are digests of the
+        study's fields, which let a refusal name those that differ.
         """
         same = {key: manifest[key] for key in _SAME_RUN}
         run = cls(Path(path), {**same, "vestige": __version__, "code": dict(code)})
-        wanted = {**manifest, "schema": SCHEMA}
+        wanted = {**manifest, "schema": SCHEMA, _FIELDS: dict(fields or {})}
         with explain_errors(run.path):
             run._refuse_others(wanted)
             make_folder(run.path)
@@ -114,7 +129,7 @@ class RunFolder:
             raise NotFound(f"{path} is no run folder: give the folder that a study wrote.")
         return run
 
-    def _refuse_others(self, wanted: Mapping[str, str | int]) -> None:
+    def _refuse_others(self, wanted: Mapping[str, Any]) -> None:
         """Raise Conflict, before anything is written, if the folder holds something else."""
         if not self.path.exists():
             return
@@ -133,10 +148,13 @@ class RunFolder:
                 f"{self.path} was written in format {brief(held.get('schema'))}, this is format "
                 f"{wanted['schema']}: name a new folder, or use the version that wrote it."
             )
-        for key in wanted:
+        for key in (key for key in wanted if key != _FIELDS):
             if held.get(key) != wanted[key]:
                 said = _DIFFERENCES.get(key, f"another study, with another {key}")
                 said = said.format(held=brief(held.get(key)), wanted=wanted[key])
+                names = _differing(held.get(_FIELDS), wanted[_FIELDS])
+                if key == "identity" and names:
+                    said = f"another study, which differs in {names}"
                 raise Conflict(
                     f"{self.path} holds {said}; name a new folder, nothing was written here."
                 )
@@ -158,7 +176,7 @@ class RunFolder:
                 f"{self.path} holds other files and no run: name an empty or a new folder."
             )
 
-    def _claim(self, wanted: Mapping[str, str | int]) -> None:
+    def _claim(self, wanted: Mapping[str, Any]) -> None:
         """Make the folder this study's own; the lock is held."""
         self._refuse_others(wanted)
         make_folder(self.path / "units")
@@ -216,16 +234,42 @@ class RunFolder:
             raise BadInput(f"{path} is missing: {again}.")
         held = self.manifest(again, digest=True)
         checked = RunFolder(self.path, {key: held[key] for key in _SAME_RUN if key in held})
-        for number in self.finished():
+        finished = self.finished()
+        for number in finished:
             checked.read(number)
+        planned, unfinished = held.get("units"), held.get(_UNFINISHED)
+        if not isinstance(planned, int) or not isinstance(unfinished, list):
+            return  # killed before its first report was whole
+        lost = sorted(set(range(planned)) - set(finished) - set(unfinished))
+        if lost:
+            more = f" and {plural(len(lost) - 1, 'more unit')}" if len(lost) > 1 else ""
+            are = "are" if more else "is"
+            raise BadInput(
+                f"{self._unit(lost[0])}{more} {are} missing, on which the report rests: rerun the "
+                "same command to compute what is missing."
+            )
 
     def write_report(self, report: WrittenDocument) -> None:
-        """Write the report."""
+        """Write the report; the manifest lists the units that are not on disk by then."""
         with explain_errors(self.path, kept=KEPT):
+            held = self.manifest()
+            left = sorted(set(range(held["units"])) - set(self.finished()))
+            path = self.path / "manifest.json"
+            write_atomically(path, mapping_bytes({**held, _UNFINISHED: left}))
             write_atomically(self.path / "report.json", document_bytes(report))
 
     def _unit(self, number: int) -> Path:
         return self.path / "units" / f"{number:06d}.safetensors"
+
+
+def _differing(held: object, wanted: Mapping[str, str]) -> str:
+    """The names of fields whose digests differ, in words; empty if none are known to."""
+    if not isinstance(held, dict):
+        return ""
+    known = {*wanted, *(name for name in held if re.fullmatch(r"[\w.\[\]]{1,80}", name))}
+    names = [name for name in sorted(known) if held.get(name) != wanted.get(name)]
+    more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
 
 
 def _refuse_other_runs(path: Path, held: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:

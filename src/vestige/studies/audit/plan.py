@@ -52,6 +52,7 @@ from vestige.studies.report_parts import (
     describe_threat,
     environment,
     told_facts,
+    with_table,
 )
 from vestige.studies.study import Header
 from vestige.studies.unit_files import UnitResult, version_checks
@@ -130,7 +131,7 @@ class Audit:
         attacks = self.chosen_attacks
         stated = self.stated_mechanism
         return {
-            **self.victim.describe(),
+            **with_table(self.victim.describe(), self.secrets.space),
             **({"Stated mechanism": in_words(stated)} if has_guarantee(stated) else {}),
             "Threat model": type(self.threat).__name__ + (f", told: {told}" if told else ""),
             "Batch size": str(self.batch_size),

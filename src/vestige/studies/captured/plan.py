@@ -64,6 +64,7 @@ from vestige.studies.report_parts import (
     describe_prior,
     describe_space,
     environment,
+    with_table,
 )
 from vestige.studies.study import Header
 from vestige.studies.unit_files import UnitResult, version_checks
@@ -225,7 +226,7 @@ class CapturedAudit:
                 "False positive rate": share(self.false_positive_rate),
                 "Decoys per trial": str(self.decoy_count),
                 "Trials, seed": f"{len(plan.trials):,}, {about.seed}",
-                **choice_settings(self.chosen_attacks),
+                **with_table(choice_settings(self.chosen_attacks), prior.space),
             },
             environment=environment(torch.device("cpu")),
             times=with_trial_times(about.times, trials),

@@ -30,6 +30,7 @@ from vestige.studies.report_parts import (
     describe_space,
     describe_threat,
     environment,
+    with_table,
 )
 
 if TYPE_CHECKING:
@@ -165,7 +166,7 @@ def _settings(plan: Comparison, seed: int) -> dict[str, str]:
     start = "drawn for each seed" if training.fresh_initialization else "the victim's"
     audit = plan.audit(plan.servers[0], plan.all_defenses[0])
     return {
-        **victim.describe(),
+        **with_table(victim.describe(), plan.secrets.space),
         "Secrets, prior": f"{count(len(plan.secrets))}, {count(len(plan.prior.records))} records",
         "Batch size": str(plan.batch_size),
         "Trials, seed": f"{count(plan.trials)}, {seed}",

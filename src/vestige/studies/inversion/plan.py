@@ -52,6 +52,7 @@ from vestige.studies.report_parts import (
     describe_space,
     environment,
     finite,
+    with_table,
 )
 from vestige.studies.run import RESUME, run
 from vestige.studies.study import Header
@@ -295,7 +296,7 @@ class Inversion:
             limits=LIMITS,
             settings={
                 "Release": f"{type(observation.release).__name__}",
-                **_client_words(public),
+                **with_table(_client_words(public), public.space),
                 "Runs of each attack": str(self.samples),
                 "Seed": str(seed),
                 **({} if private is None else {"Clipping and noise": _in_words(private)}),
