@@ -458,7 +458,7 @@ def test_report_says_that_units_were_lost(vestige, refused):
     assert vestige("report", "o")[:2] == (code, out)
 
 
-def test_report_of_an_unfinished_run_misses_no_unit(vestige):
+def test_report_of_an_unfinished_run_misses_no_unit(vestige, refused):
     write("mine.py", AUDIT)
     plan = replace(load_plan("mine.py"), trials=3)
     unfinished = run(plan, directory="o", watch=lambda where: where.done == 1)
@@ -467,6 +467,16 @@ def test_report_of_an_unfinished_run_misses_no_unit(vestige):
     assert (code, err) == (130, "")
     assert "INVALID" in out
     assert "missing" not in out
+    listed = Path("o/unfinished.json").read_text()
+    for text in ("[]", "{}", "{", '{"units": 3}', '{"units": ["a"]}', '{"units": [[]]}'):
+        Path("o/unfinished.json").write_text(text)
+        assert "unfinished.json is damaged: rerun the same command" in refused("report", "o")
+    Path("o/unfinished.json").write_text(listed)
+    Path("o/units/000000.safetensors").unlink()
+    assert "000000.safetensors is missing" in refused("report", "o")
+    assert vestige("audit", "mine.py", "--trials", "3", "--out", "o")[0] == 0
+    assert not Path("o/unfinished.json").exists()
+    assert vestige("report", "o")[0] == 0
 
 
 def test_report_does_not_follow_links(vestige, refused):

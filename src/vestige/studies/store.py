@@ -3,6 +3,7 @@
 RUN/manifest.json               which study this is
 RUN/units/000000.safetensors    one file for each finished unit
 RUN/report.json                 the report
+RUN/unfinished.json             which units were not finished when the report was written, if any
 RUN/page.html                   the page
 RUN/lock                        held by the process that works here
 """
@@ -43,9 +44,6 @@ _FIELDS = "fields"
 
 _SHOWN = 4
 """Names of fields in a sentence; more are counted."""
-
-_UNFINISHED = "unfinished"
-"""Where a manifest lists the units that were not on disk when the report was written."""
 
 _SAME_RUN = ("kind", "identity", "seed")
 """What of a manifest every unit of the run repeats."""
@@ -237,10 +235,9 @@ class RunFolder:
         finished = self.finished()
         for number in finished:
             checked.read(number)
-        planned, unfinished = held.get("units"), held.get(_UNFINISHED)
-        if not isinstance(planned, int) or not isinstance(unfinished, list):
-            return  # killed before its first report was whole
-        lost = sorted(set(range(planned)) - set(finished) - set(unfinished))
+        planned = held.get("units")
+        planned = planned if isinstance(planned, int) else 0
+        lost = sorted(set(range(planned)) - set(finished) - self._unfinished())
         if lost:
             more = f" and {plural(len(lost) - 1, 'more unit')}" if len(lost) > 1 else ""
             are = "are" if more else "is"
@@ -250,13 +247,26 @@ class RunFolder:
             )
 
     def write_report(self, report: WrittenDocument) -> None:
-        """Write the report; the manifest lists the units that are not on disk by then."""
+        """Write the report, and which units are not on disk by then, if any."""
         with explain_errors(self.path, kept=KEPT):
-            held = self.manifest()
-            left = sorted(set(range(held["units"])) - set(self.finished()))
-            path = self.path / "manifest.json"
-            write_atomically(path, mapping_bytes({**held, _UNFINISHED: left}))
+            left = sorted(set(range(self.manifest()["units"])) - set(self.finished()))
+            path = self.path / "unfinished.json"
+            if left:
+                write_atomically(path, mapping_bytes({"units": left}))
             write_atomically(self.path / "report.json", document_bytes(report))
+            if not left:
+                path.unlink(missing_ok=True)
+
+    def _unfinished(self) -> set[int]:
+        """The units that were not on disk when the report was written."""
+        path, again = self.path / "unfinished.json", "rerun the same command to resume"
+        if not path.exists():
+            return set()
+        try:
+            held = verify_document(json.loads(read_document(path)), str(path), again)
+            return {int(number) for number in held["units"]}
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise BadInput(damaged(path, again)) from error
 
     def _unit(self, number: int) -> Path:
         return self.path / "units" / f"{number:06d}.safetensors"
