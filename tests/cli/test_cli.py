@@ -13,8 +13,10 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import save_file
 from test_store import contents
 from typer.testing import CliRunner
@@ -134,6 +136,12 @@ def test_version_and_wrong_words(vestige):
     assert vestige("adit")[0] == 2
     assert vestige("audit", "a.py", "--trials", "0")[0] == 2
     assert vestige("audit", "a.py", "--fail-above", "7")[0] == 2
+
+
+def test_a_mistyped_command_names_the_nearest_one_once(vestige):
+    code, _, err = vestige("inver")
+    assert code == 2
+    assert " ".join(err.split()).count("Did you mean 'invert'?") == 1
 
 
 def test_attacks_lists_every_attack(vestige):
@@ -698,6 +706,56 @@ def test_files_that_are_no_gradient(refused, captured, damage, said):
 def test_gradients_that_do_not_fit(refused, captured, tensors, said):
     save_file(tensors, "g.safetensors")
     assert said in refused(*captured)
+
+
+BATCH_NORM = """
+from torch import nn
+
+def make():
+    return nn.Sequential(nn.Flatten(), nn.Linear(16, 3), nn.BatchNorm1d(3))
+"""
+
+
+def test_batch_norm_asks_for_the_batch_size_that_was_not_told(refused, captured):
+    write("normed.py", BATCH_NORM)
+    words = [*captured, "--model", "normed.py:make"]
+    said = refused(*words)
+    assert "needs more than one record, and one is assumed" in said
+    assert "--batch-size" in said
+    assert "--shape" not in said
+    said = refused(*words, "--batch-size", "1")
+    assert "cannot train on a single record" in said
+    assert "is assumed where" not in said
+
+
+def save_pictures(folder: str, side: int) -> None:
+    for number in range(6):
+        place = Path(folder) / f"class {number % 3}"
+        place.mkdir(parents=True, exist_ok=True)
+        values = torch.rand((side, side), generator=torch.Generator().manual_seed(number))
+        Image.fromarray((values * 255).byte().numpy()).save(place / f"{number}.png")
+
+
+def test_a_prior_of_ones_own_files(vestige, refused, captured):
+    records = draws(12, 5)
+    np.savez("mine.npz", x=records.x.numpy(), y=records.y.numpy())
+    save_pictures("pictures", 4)
+    save_pictures("large", 9)
+    whole = captured[: captured.index("--shape")] + captured[captured.index("--shape") + 2 :]
+    for number, (words, prior) in enumerate(
+        [(whole, "mine.npz"), (whole, "pictures"), (whole, "./pictures/"), (captured, "large")]
+    ):
+        code, out, err = vestige(*words, "--prior", prior, *QUICK[:-1], f"made{number}")
+        assert (code, err) == (0, ""), (prior, out, err)
+        report = load_report(f"made{number}/report.json")
+        assert report.findings.space.shape == (1, 4, 4)
+        assert "collected" not in out
+    assert "does not accept records of shape 1,9,9" in refused(*whole, "--prior", "large")
+    assert "nowhere.npz" in refused(*whole, "--prior", "nowhere.npz")
+    assert "no/where" in refused(*whole, "--prior", "no/where")
+    assert "no dataset 'digit'" in refused(*whole, "--prior", "digit")
+    np.savez("bad.npz", x=np.zeros((2, 4, 4)), y=np.zeros(3, dtype=int))
+    assert "bad.npz" in refused(*whole, "--prior", "bad.npz")
 
 
 def test_a_pickle_is_refused(refused, captured):

@@ -12,10 +12,12 @@ from torch import nn
 from vestige import networks, run
 from vestige.attacks import InvertingGradients
 from vestige.errors import BadInput
-from vestige.interfaces import GradientRelease, UpdateRelease
+from vestige.interfaces import GradientRelease, Run, UpdateRelease
 from vestige.reports.parts import CheckOutcome, VerdictKind
 from vestige.streams import stream
 from vestige.studies.audit.preflight.checks import check_alone, check_form, check_replay
+from vestige.studies.audit.preflight.outputs import check_outputs
+from vestige.studies.inversion.plan import Inversion
 from vestige.threats import HonestServer
 from vestige.victims import FederatedUpdate, LocalTraining, Normalization, SharedGradient
 from worlds import SPACE, draws, linear_network, sequential, small_audit
@@ -197,3 +199,58 @@ def test_dropout_is_a_remark():
     check = check_replay(victim.simulator, released(victim), BATCH)
     assert check.outcome is CheckOutcome.REMARK
     assert "dropout" in check.sentence
+
+
+def with_end(*layers: nn.Module) -> nn.Module:
+    return nn.Sequential(linear_network(), *layers)
+
+
+def returned(model: nn.Module, **changes):
+    simulator = SharedGradient(model, **changes).simulator
+    return check_outputs(simulator, BATCH)
+
+
+def test_probabilities_are_remarked():
+    (check,) = returned(with_end(nn.Softmax(-1)))
+    assert check.outcome is CheckOutcome.REMARK
+    assert "returns probabilities" in check.sentence
+    assert "takes logits" in check.sentence
+    (half,) = returned(with_end(nn.Softmax(-1)).to(torch.bfloat16))
+    assert half == check
+
+
+@pytest.mark.parametrize("end", [(), (nn.LogSoftmax(-1),), (nn.ReLU(),), (nn.Sigmoid(),)])
+def test_other_outputs_are_not(end):
+    assert returned(with_end(*end)) == []
+
+
+def test_log_probabilities_give_the_gradient_of_logits():
+    """Why a log-softmax needs no remark."""
+    plain, ended = SharedGradient(linear_network()), SharedGradient(with_end(nn.LogSoftmax(-1)))
+    pairs = zip(released(plain).tensors.values(), released(ended).tensors.values(), strict=True)
+    assert all(torch.allclose(one, other, atol=1e-6) for one, other in pairs)
+
+
+def test_a_loss_of_ones_own_may_take_probabilities():
+    def likelihood(outputs, targets):
+        return -(targets * outputs.clamp_min(1e-9).log()).sum(-1)
+
+    assert returned(with_end(nn.Softmax(-1)), loss=likelihood) == []
+
+
+def test_what_does_not_run_is_not_remarked_here():
+    model = sequential(nn.Flatten, lambda: nn.Linear(16, 3), lambda: nn.BatchNorm1d(3))
+    simulator = SharedGradient(model).simulator
+    assert check_outputs(simulator, BATCH[torch.tensor([0])]) == []
+
+
+def test_studies_remark_on_probabilities():
+    victim, threat = SharedGradient(with_end(nn.Softmax(-1))), HonestServer()
+    audit = small_audit([InvertingGradients(2)], victim=victim)
+    said = [check.sentence for check in audit.preflight(0)]
+    assert sum("returns probabilities" in one for one in said) == 1
+    observation = threat.observe(Run(BATCH, released(victim)))
+    public = threat.public(victim, audit.prior)
+    inversion = Inversion(observation, public, [InvertingGradients(2)])
+    said = [check.sentence for check in inversion.preflight(0)]
+    assert sum("returns probabilities" in one for one in said) == 1

@@ -10,6 +10,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated
 
+import click
 import typer
 
 from vestige import __version__
@@ -36,6 +37,8 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    # Newer versions of click name the nearest command themselves.
+    suggest_commands=not hasattr(click.exceptions, "NoSuchCommand"),
 )
 
 
@@ -185,7 +188,9 @@ def invert(
     ] = False,
     shape: Annotated[str, typer.Option(help="Shape of a record: 3,32,32, or 30 for a row.")] = "",
     classes: Annotated[int, typer.Option(min=0, help="Number of classes (0 = ask model).")] = 0,
-    prior: Annotated[str, typer.Option(help="Name of a dataset of the same kind.")] = "",
+    prior: Annotated[
+        str, typer.Option(help="Records of the same kind: a dataset's name, a folder or .npz file.")
+    ] = "",
     batch_size: Annotated[
         int | None,
         typer.Option(min=1, help="Number of records in the batch (default: from the file, or 1)."),

@@ -11,7 +11,8 @@ import torch
 
 from vestige.archive import load_captured
 from vestige.cli.user_code import load_model
-from vestige.datasets.named import load
+from vestige.datasets.named import load, names
+from vestige.datasets.own import from_folder, from_npz
 from vestige.errors import BadInput
 from vestige.files.memory import refuse_memory
 from vestige.interfaces import (
@@ -28,6 +29,7 @@ from vestige.simulation.dp_sgd import ClippedNoise
 from vestige.simulation.gradient import GradientSimulator
 from vestige.simulation.local_training import LocalTraining, Normalization
 from vestige.simulation.losses import cross_entropy
+from vestige.simulation.refusals import is_single_record, refusal
 from vestige.simulation.simulator import Simulator
 from vestige.simulation.update import UpdateSimulator
 from vestige.streams import stream
@@ -150,16 +152,16 @@ class Capture:
         release = type(self.held.release)
         simulator = self._simulator()
         if self.prior:
-            prior = Prior(load(self.prior))
+            prior = Prior(self._prior_records())
             if self.shape and _space(self.shape, 1).shape != prior.space.shape:
                 raise BadInput(
                     f"--shape {self.shape} is not the shape of {self.prior}, "
                     f"{_listed(prior.space.shape)}: leave one of the two out."
                 )
-            _check_fit(simulator, prior.space, self._size)
+            self._check_fit(simulator, prior.space)
         else:
             space = self._space(simulator)
-            _check_fit(simulator, space, self._size)
+            self._check_fit(simulator, space)
             prior = noise_prior(space)
         return Public(simulator, prior, reads=release)
 
@@ -187,9 +189,37 @@ class Capture:
         return Observation(replace(release, tensors=moved), Hints(self._size, labels))
 
     @property
-    def _size(self) -> int:
+    def _told_size(self) -> int | None:
         counted = len([part for part in self.labels.split(",") if part.strip()])
-        return self.batch_size or self.held.hints.batch_size or counted or 1
+        return self.batch_size or self.held.hints.batch_size or counted or None
+
+    @property
+    def _size(self) -> int:
+        return self._told_size or 1
+
+    def _check_fit(self, simulator: Simulator, space: Space) -> None:
+        try:
+            _check_fit(simulator, space, self._size)
+        except BadInput as problem:
+            if self._told_size is None and is_single_record(problem.__cause__):
+                raise BadInput(
+                    "Batch norm in train mode needs more than one record, and one is assumed "
+                    "where the batch size is not told: give --batch-size, or --mode eval if the "
+                    "client ran in that mode."
+                ) from problem
+            raise
+
+    def _prior_records(self) -> Records:
+        """The records that --prior names: a dataset, a folder of pictures or an npz file."""
+        path = Path(self.prior)
+        if self.prior in names():
+            return load(self.prior)
+        if path.suffix == ".npz":
+            return from_npz(path)
+        if path.is_dir() or len(path.parts) > 1:
+            sides = _space(self.shape, 1).shape[1:] if self.shape else ()
+            return from_folder(path, size=(sides[0], sides[1]) if sides else None)
+        return load(self.prior)
 
     @property
     def _kind(self) -> str:
@@ -229,7 +259,7 @@ class Capture:
         if not self.shape:
             raise BadInput(
                 "Say what a record looks like: --shape 1,28,28 for images, --shape 30 for rows, "
-                "or --prior with the name of a dataset."
+                "or --prior with the name of a dataset, a folder of pictures or an npz file."
             )
         classes = self.classes or simulator.classes
         if not classes:
@@ -258,7 +288,7 @@ def noise_prior(space: Space, count: int = NOISE_RECORDS) -> Prior:
 
 
 def _space(shape: str, classes: int) -> Space:
-    names = tuple(str(c) for c in range(classes))
+    class_names = tuple(str(c) for c in range(classes))
     sizes = _integers(shape, "--shape", "3,32,32")
     if min(sizes) > 0 and math.prod(sizes) > MOST_VALUES // NOISE_RECORDS:
         raise BadInput(
@@ -266,9 +296,9 @@ def _space(shape: str, classes: int) -> Space:
             "numbers: give the shape that the model takes."
         )
     if len(sizes) == 3 and min(sizes) > 0:
-        return ImageSpace(sizes[0], sizes[1], sizes[2], class_names=names)
+        return ImageSpace(sizes[0], sizes[1], sizes[2], class_names=class_names)
     if len(sizes) == 1 and sizes[0] > 0:
-        return TableSpace(tuple(Column(f"feature {i + 1}") for i in range(sizes[0])), names)
+        return TableSpace(tuple(Column(f"feature {i + 1}") for i in range(sizes[0])), class_names)
     raise BadInput(
         f"--shape {shape} is neither channels,height,width nor a row's length: give it as 1,28,28 "
         "or 30."
@@ -288,6 +318,9 @@ def _check_fit(simulator: Simulator, space: Space, size: int) -> None:
         with torch.no_grad():
             outputs = simulator.outputs(records)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        meaning = refusal(error)
+        if meaning is not None:
+            raise BadInput(meaning) from error
         said = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
         raise BadInput(
             f"The model does not accept records of shape {_listed(space.shape)} ({said[:200]}): "

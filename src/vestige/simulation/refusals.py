@@ -10,12 +10,15 @@ from vestige.errors import BadInput
 
 _UNDERIVED = re.compile(r"derivative for '?(?:aten::)?(\w+?)'? is not implemented")
 
+_SINGLE = ("more than 1 value per channel", "more than 1 spatial element")
+
 # What torch says, in lower case → what it means for a user, and what to do.
 _MEANINGS = (
     (
-        ("more than 1 value per channel", "more than 1 spatial element"),
-        "Batch norm cannot train on a single record with one value per channel: use a larger "
-        "batch, larger pictures, or mode='eval'.",
+        _SINGLE,
+        "Batch norm cannot train on a single record with one value per channel: tell the batch "
+        "size if the batch is larger than one, which is assumed otherwise, or use a larger batch, "
+        "larger pictures, or mode='eval'.",
     ),
     (
         ("can't allocate memory", "out of memory", "not enough memory", "cannot allocate memory"),
@@ -65,6 +68,11 @@ def missing_derivative(cause: BaseException) -> str | None:
         "it with other operations in the model that is audited, or choose an attack that "
         "differentiates once, such as ExactInversion."
     )
+
+
+def is_single_record(cause: BaseException | None) -> bool:
+    """Whether torch refused to train batch norm on a single value for each channel."""
+    return any(mark in str(cause).lower() for mark in _SINGLE)
 
 
 def refusal(cause: BaseException) -> str | None:

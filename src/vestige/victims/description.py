@@ -35,7 +35,7 @@ def describe_client(
         else f"mean {simulator.normalization.mean}, std {simulator.normalization.std}",
     }
     private = simulator.clipped_noise if isinstance(simulator, ClippingSimulator) else None
-    privacy = [] if private is None else [_privacy_words(private)]
+    privacy = [] if private is None else [privacy_words(private)]
     if isinstance(simulator, UpdateSimulator):
         described["Local training"] = _steps_words(simulator.local)
     if isinstance(simulator, NetworkSimulator):
@@ -59,7 +59,8 @@ def _steps_words(local: LocalTraining) -> str:
     )
 
 
-def _privacy_words(private: ClippedNoise) -> str:
+def privacy_words(private: ClippedNoise) -> str:
+    """Clipping and noise of each record's gradient."""
     return (
         f"each record's gradient clipped to norm {private.clipping_norm:g}, noise multiplier "
         f"{private.noise_multiplier:g}"

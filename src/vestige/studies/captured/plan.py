@@ -42,6 +42,7 @@ from vestige.studies.attack_choice import choice_settings
 from vestige.studies.audit.evidence import nearest_neighbor_distance
 from vestige.studies.audit.exhibits import with_exhibits
 from vestige.studies.audit.preflight.checks import check_form, check_replay
+from vestige.studies.audit.preflight.outputs import check_outputs
 from vestige.studies.audit.trial_files import (
     TrialResult,
     attack_findings,
@@ -240,6 +241,7 @@ def replay_checks(releases: Sequence[KnownRelease]) -> tuple[Check, ...]:
     for release in releases:
         simulator = release.public.simulator
         found = check_form(simulator, release.observation.release)
+        found += check_outputs(simulator, release.secret)
         replay = check_replay(simulator, release.observation.release, release.secret)
         agreed += replay.outcome is CheckOutcome.PASSED
         found += [] if replay.outcome is CheckOutcome.PASSED else [replay]

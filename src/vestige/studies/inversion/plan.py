@@ -34,6 +34,7 @@ from vestige.studies.audit.preflight.checks import (
     check_form,
     check_replay,
 )
+from vestige.studies.audit.preflight.outputs import check_outputs
 from vestige.studies.audit.trials import remark_of
 from vestige.studies.expected_time import expected_time
 from vestige.studies.inversion.fits import measure_fit
@@ -57,7 +58,7 @@ from vestige.studies.report_parts import (
 from vestige.studies.run import RESUME, run
 from vestige.studies.study import Header
 from vestige.studies.unit_files import UnitResult, version_checks
-from vestige.victims.description import describe_client
+from vestige.victims.description import describe_client, privacy_words
 
 RANGE_SLACK, LEAST_OUTSIDE = 0.25, 0.05
 """How far outside the range, relative to it, and which share of values makes a remark. Chosen
@@ -171,6 +172,7 @@ class Inversion:
         release, simulator = self.observation.release, self.public.simulator
         size = self.observation.hints.batch_size
         checks = [*self.remarks, *check_form(simulator, release)]
+        checks += check_outputs(simulator, self.public.prior.records)
         checks += check_alone(simulator, release, size, self.public.classes)
         if self.reference is not None:
             replay = check_replay(simulator, release, self.reference)
@@ -299,7 +301,7 @@ class Inversion:
                 **with_table(_client_words(public), public.space),
                 "Runs of each attack": str(self.samples),
                 "Seed": str(seed),
-                **({} if private is None else {"Clipping and noise": _in_words(private)}),
+                **({} if private is None else {"Clipping and noise": privacy_words(private)}),
                 **({"Rehearsals": str(self.rehearsals)} if self.rehearsals else {}),
                 **choice_settings(self.chosen_attacks),
                 **self.settings,
@@ -389,10 +391,3 @@ def _client_words(public: Public) -> dict[str, str]:
         "Records": f"{shape}, {public.classes} classes",
         **{name: words for name, words in described.items() if name not in ("Victim", "Privacy")},
     }
-
-
-def _in_words(private: ClippedNoise) -> str:
-    return (
-        f"each record's gradient clipped to norm {private.clipping_norm:g}, noise multiplier "
-        f"{private.noise_multiplier:g}"
-    )

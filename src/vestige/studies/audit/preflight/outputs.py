@@ -1,0 +1,45 @@
+"""Whether a model returns what its loss takes: logits, not probabilities."""
+
+from __future__ import annotations
+
+import torch
+
+from vestige.records import Records
+from vestige.reports.parts import Check
+from vestige.simulation.losses import cross_entropy
+from vestige.simulation.simulator import Simulator
+
+TOLERANCE = 1e-3
+"""How far from 1 a sum of probabilities may be, in any precision."""
+
+MOST_RECORDS = 8
+"""Records that show what a model returns."""
+
+
+def check_outputs(simulator: Simulator, records: Records) -> list[Check]:
+    """A remark on a model that ends in a softmax: cross-entropy applies another one.
+
+    A loss of one's own may take probabilities. Log-probabilities give the same cross-entropy as the
+    logits behind them, so nothing is said of a log-softmax.
+    """
+    if simulator.loss is not cross_entropy or not len(records):
+        return []
+    try:
+        x, _ = simulator.batch(records[torch.arange(min(len(records), MOST_RECORDS))])
+        with torch.no_grad():
+            outputs = simulator.outputs(x).double()
+    except (RuntimeError, ValueError):  # what does not fit is said elsewhere
+        return []
+    sums = outputs.sum(-1)
+    if outputs.shape[-1] < 2 or bool((outputs < 0).any()) or not len(sums):
+        return []
+    if not bool(((sums - 1).abs() < TOLERANCE).all()):
+        return []
+    return [
+        Check.remark(
+            "The model returns probabilities (each row is not negative and adds up to 1), and the "
+            "loss takes logits: it applies a second softmax, which shrinks gradients.",
+            "Remove the softmax at the end of the model; if the client computes its loss from "
+            "probabilities, give that loss.",
+        )
+    ]
