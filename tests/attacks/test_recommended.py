@@ -294,3 +294,43 @@ def test_a_recommendation_is_a_sequence_of_attacks():
     assert chosen[-1] == ExactInversion()
     assert chosen[:1] == (InvertingGradients(),)
     assert str(chosen) == "Inverting Gradients: One. Exact inversion: Two."
+
+
+def noisy(place, share: float, **told):
+    """The release with noise of a share of its norm that nobody was told of."""
+    seen = place.observation(labels=False, **told)
+    norm = torch.cat([t.flatten() for t in seen.release.tensors.values()]).norm()
+    count = sum(t.numel() for t in seen.release.tensors.values())
+    tensors = {
+        name: tensor + share * norm / count**0.5 * torch.randn(tensor.shape, generator=stream(n))
+        for n, (name, tensor) in enumerate(seen.release.tensors.items())
+    }
+    return replace(seen, release=replace(seen.release, tensors=tensors))
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("share", [0.05, 0.3])
+def test_equations_that_noise_contradicts_do_not_come_first(batch, share):
+    """Neither batch size nor noise is told, so nothing could be certified."""
+    place = world(client(networks.mlp(rows(), (40,), generator=stream(0))), rows(), batch)
+    seen = noisy(place, share, batch_size=False)
+    found = ExactInversion().prepare(place.public, generator=stream(1))(seen, stream(2))
+    assert len(found.candidates) > 0  # it answers, and the answer is off
+    assert torch.cdist(place.secret.x, found.candidates).min(1).values.max() > 1e-3
+    assert kinds(recommended(place.public, seen)) == [InvertingGradients]
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_consistent_equations_come_first_whatever_is_told(batch):
+    place = world(client(networks.mlp(rows(), (40,), generator=stream(0))), rows(), batch)
+    for public in (place.public, replace(place.public, normalization_known=False)):
+        for batch_size in (True, False):
+            seen = place.observation(labels=False, batch_size=batch_size)
+            assert kinds(recommended(public, seen))[0] is ExactInversion
+
+
+def test_a_batch_taken_for_one_record_is_not_called_solved():
+    network = networks.mlp(rows(), (300,), activation=nn.GELU, generator=stream(0))
+    place = world(client(network), rows(), 3)
+    seen = place.observation(labels=False, batch_size=False)
+    assert TensorFeatures not in kinds(recommended(place.public, seen))

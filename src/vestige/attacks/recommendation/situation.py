@@ -16,6 +16,7 @@ from vestige.attacks.feature_inversion.feature_recovery import find_head, recove
 from vestige.attacks.gradient_matching.matching import (
     Matching,
     batch_size_of,
+    cosine_distance,
     hinted_batch_size,
     labels_of,
 )
@@ -34,6 +35,10 @@ batch of the same size has fewer or more of them."""
 
 REHEARSALS, REHEARSED_RECORDS, REHEARSED_ITERATIONS = 2, 6, 200
 """Simulated batches and records by which two searches are compared, at least, and iterations."""
+
+REPRODUCED = 1e-4
+"""1 − cosine between a release and that of its candidates, below which equations were consistent.
+Rounding to bfloat16 leaves about 1e-6."""
 
 SHORT = {"iterations": 1, "simulated_batches": 0, "sampling_draws": 0, "starts": 1}
 """Settings with which an attack shows quickly whether it runs."""
@@ -101,7 +106,8 @@ class Situation:
         """Whether an attack that solves equations answers for all records of this release.
 
         Where it can certify them, it must. Without the batch size or the normalisation nothing is
-        certified, and an answer for every record has to do.
+        certified; then the answer must reproduce the release, which one to a noisy release does
+        not.
         """
         try:
             found = self.run(attack)
@@ -111,8 +117,21 @@ class Situation:
         if found.diverged or len(found.candidates) < (told or 1):
             return False
         if told is None or not self.public.normalization_known or found.confidence is None:
-            return True
+            return self.reproduced(found)
         return bool((found.confidence > 0.5).all())
+
+    def reproduced(self, found: Reconstruction) -> bool:
+        """Whether candidates and their labels give the release up to rounding."""
+        if found.labels is None:
+            return False
+        matching = self.matching
+        labels = found.labels.to(matching.like.device)
+        x = found.candidates.to(matching.like)
+        try:
+            simulated = matching.simulated(x, matching.targets(labels), functional=False).detach()
+        except VestigeError:
+            return False
+        return float(cosine_distance(simulated[None], matching.observed)[0]) < REPRODUCED
 
     @cached_property
     def features_exact(self) -> bool:
