@@ -27,3 +27,8 @@ class AroundAttack:
     def reads(self) -> tuple[type[Release], ...]:
         """The attack's."""
         return self.attack.reads
+
+    @property
+    def confidence_is_rate(self) -> bool:
+        """Whether a confidence is a rate of hits that pages may show; the attack's."""
+        return bool(getattr(self.attack, "confidence_is_rate", False))

@@ -69,6 +69,11 @@ class RehearsedConfidence(AroundAttack):
         """The attack's, and how its confidence comes about."""
         return f"{self.attack.summary}; confidence from {self.rehearsals} rehearsals"
 
+    @property
+    def confidence_is_rate(self) -> bool:
+        """It is: of rehearsed candidates as sure as this one."""
+        return True
+
     def prepare(self, public: Public, *, generator: torch.Generator) -> Reconstructor:
         """Prepare the attack; rehearsals follow with the first observation of each kind."""
         if not public.prior.collected:

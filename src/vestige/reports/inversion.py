@@ -65,7 +65,8 @@ class Candidate(Document):
     """One candidate for a record that was not given: what an attack on a captured release returns.
 
     ``confidence`` is the attack's own score. It orders the candidates of one attack, is calibrated
-    by nothing, and is not shown. ``label_told`` says that the attack was told the label.
+    by nothing, and is not shown, unless the attack was rehearsed. ``label_told`` says that the
+    attack was told the label.
     """
 
     attack: str

@@ -186,9 +186,10 @@ class Times(Document):
 
 
 class AttackDescription(Document):
-    """Which attack ran, with its settings."""
+    """Which attack ran, with its settings; ``rehearsed`` if its confidence is a rate of hits."""
 
     name: str
     summary: str
     cites: str
     settings: dict[str, str] = Field(default_factory=dict)
+    rehearsed: bool = False

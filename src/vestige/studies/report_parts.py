@@ -33,7 +33,8 @@ def attack_settings(attack: Attack) -> dict[str, str]:
 def attack_facts(name: str, attack: Attack) -> dict[str, Any]:
     """What an ``AttackDescription`` says of an attack, which a document calls by ``name``."""
     settings = attack_settings(attack)
-    return {"name": name, "summary": attack.summary, "cites": attack.cites, "settings": settings}
+    facts = {"name": name, "summary": attack.summary, "cites": attack.cites, "settings": settings}
+    return {**facts, "rehearsed": bool(getattr(attack, "confidence_is_rate", False))}
 
 
 def describe_threat(briefing: Briefing, prior: str) -> ThreatDescription:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from vestige.pages.audit.features import FeatureTable, agrees, feature_table
 from vestige.pages.audit.film import FilmStrip, film_strip
+from vestige.pages.confidence import rehearsed_words
 from vestige.pages.differences import difference_frame
 from vestige.pages.marks import DotArray, rate_array, share_array
 from vestige.pages.pictures import GAP, Frame, Scale, drawn_how, frame, sprite_uri
@@ -177,7 +178,8 @@ def triplet(
         rank=f"rank {among} among its decoys",
         distances=f"Distance {_unbroken(exhibit.distance)}, "
         f"nearest decoy {_unbroken(exhibit.nearest_decoy)}"
-        + ("" if findings.redacted or not exhibit.label else f"; label {exhibit.label}"),
+        + ("" if findings.redacted or not exhibit.label else f"; label {exhibit.label}")
+        + _confidence(findings, exhibit),
         frames=drawn,
         table=table,
         batch=batch_row(findings, exhibit, name) if batches and exhibit.batch else None,
@@ -185,6 +187,18 @@ def triplet(
         if drawn and film and not findings.redacted
         else None,
     )
+
+
+def _confidence(findings: AuditFindings, exhibit: Exhibit) -> str:
+    """The confidence of a trial's reconstruction, where rehearsals made it a rate."""
+    outcomes = (
+        outcome
+        for attack in findings.attacks
+        for outcome in attack.outcomes
+        if attack.name == exhibit.attack and outcome.trial == exhibit.trial
+    )
+    said = [rehearsed_words(findings.attacks, exhibit.attack, one.confidence) for one in outcomes]
+    return f"; {said[0]}" if said and said[0] else ""
 
 
 def _unbroken(distance: float | None) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from vestige.pages.audit.assessment import assess_inversion
 from vestige.pages.audit.features import original
+from vestige.pages.confidence import rehearsed_words
 from vestige.pages.pictures import Frame, Scale, frame
 from vestige.pages.shell import (
     STAMPS,
@@ -134,6 +135,7 @@ def candidate_views(findings: InversionFindings, *, agreement: bool) -> tuple[Ca
             ""
             if candidate.objective is None
             else f"objective {numbers.quantity(candidate.objective)}",
+            rehearsed_words(findings.attacks, candidate.attack, candidate.confidence),
         ]
         shown: list[Frame] = []
         features: list[tuple[str, str]] = []
