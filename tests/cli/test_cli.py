@@ -743,7 +743,7 @@ def test_a_prior_of_ones_own_files(vestige, refused, captured):
     save_pictures("large", 9)
     whole = captured[: captured.index("--shape")] + captured[captured.index("--shape") + 2 :]
     for number, (words, prior) in enumerate(
-        [(whole, "mine.npz"), (whole, "pictures"), (whole, "./pictures/"), (captured, "large")]
+        [(whole, "mine.npz"), (whole, "./pictures/"), (captured, "large")]
     ):
         code, out, err = vestige(*words, "--prior", prior, *QUICK[:-1], f"made{number}")
         assert (code, err) == (0, ""), (prior, out, err)
