@@ -92,8 +92,12 @@ class HeadTraining:
         """Steps of the optimiser."""
         if self.private is not None:
             return self.private.steps
-        size = self.makeup.size
-        return self.epochs * math.ceil(size / min(self.batch_size or size, size))
+        return self.epochs * math.ceil(self.makeup.size / self.batch_length)
+
+    @property
+    def batch_length(self) -> int:
+        """Records in a batch; the last one of an epoch may have fewer."""
+        return min(self.batch_size or self.makeup.size, self.makeup.size)
 
     @property
     def decay(self) -> float:

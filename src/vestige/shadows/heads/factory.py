@@ -2,7 +2,9 @@
 
 Maciazek and Allison 2025, Algorithm 1. How the heads are trained is chosen here: in the span of
 their features where that is exact and cheaper (:mod:`vestige.shadows.heads.dual`, under DP-SGD
-:mod:`vestige.shadows.heads.private`), in the space of their weights otherwise.
+:mod:`vestige.shadows.heads.private`), in the space of their weights otherwise. Linear heads in a
+span are trained by compiled kernels where numba is installed
+(:mod:`vestige.shadows.heads.acceleration`), which give the same heads to float32 rounding.
 """
 
 from __future__ import annotations
@@ -18,10 +20,12 @@ from torch import Tensor, nn
 
 from vestige.errors import BadInput
 from vestige.networks.headed_model import HeadedModel
+from vestige.shadows.heads.acceleration import compiled_kernels
 from vestige.shadows.heads.dual import Span, SpannedLayer, train_hidden, train_linear
 from vestige.shadows.heads.private import PrivateSpan
 from vestige.shadows.heads.steps import HeadSteps, drawn_shares
 from vestige.shadows.heads.weight_space import (
+    Drawing,
     FeatureLayer,
     FreeLayer,
     drawn_normal,
@@ -31,6 +35,8 @@ from vestige.simulation.losses import cross_entropy, logistic, one_hot
 from vestige.simulation.training_sets import TrainingSets
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from vestige.simulation.head_training import HeadTraining
 
 LANES = 16
@@ -43,7 +49,15 @@ one; the overhead of a step is shared by all heads of a round."""
 FREE_BYTES = 4 << 20
 """The same for heads in the space of their weights, every step of which goes through all of it."""
 
-LAW = "1"
+GROUP = 16
+"""Heads are drawn in multiples of this: their initial weights are one sequence of random numbers,
+however many of them are drawn at a time, since torch draws normal numbers in groups of 16."""
+
+COMPILED_RECORDS = 256
+"""Above so many records the Gram matrices of sixteen heads fill several megabytes, and compiled
+kernels are no longer faster than products of whole matrices."""
+
+LAW = "2"
 """Changes whenever the same seed gives other heads than before."""
 
 
@@ -80,12 +94,14 @@ class HeadFactory:
 
     With ``coefficients`` heads come with the coefficients of their first layer, which SGD without
     privacy has, and are trained in the span of their features however many records there are.
+    With ``compiled=False`` compiled kernels are not used.
     """
 
     simulator: HeadSimulator
     features: Tensor
     labels: Tensor
     coefficients: bool = False
+    compiled: bool = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.simulator, HeadSimulator):
@@ -167,14 +183,58 @@ class HeadFactory:
                 f"These training sets have {sets.members.shape[1]} records and the makeup says "
                 f"{size}: draw them with it."
             )
+        kernels = self._kernels(sets)
+        if kernels is not None and self.training.private is None:
+            outputs = self.model.outputs
+            rows = kernels.train_heads(
+                self.training, self.features.detach(), sets, outputs, self._round, generator
+            )
+            return ShadowHeads(rows, sets)
         rows, coefficients = self.features.new_empty((len(sets), self.size)), []
         for first in range(0, len(sets), self._round):
             part = slice(first, first + self._round)
             chosen = TrainingSets(sets.members[part], sets.targets[part])
-            first_layer = self._train_into(rows[part], chosen, generator)
+            first_layer = self._train_into(rows[part], chosen, generator, kernels)
             if self.coefficients and isinstance(first_layer, Span):
                 coefficients.append(first_layer.coefficients)
         return ShadowHeads(rows, sets, torch.cat(coefficients) if coefficients else None)
+
+    @property
+    def trained_by(self) -> str:
+        """What trains the heads: numba and its version, or torch."""
+        kernels = compiled_kernels() if self._is_compilable else None
+        return "torch" if kernels is None else kernels.VERSION
+
+    @property
+    def _is_compilable(self) -> bool:
+        """Whether compiled kernels train such heads: linear ones in the span of their features."""
+        return (
+            self.compiled
+            and self._in_span
+            and not self.coefficients
+            and self.model.hidden is None
+            and self.training.makeup.size <= COMPILED_RECORDS
+            and self.features.dtype == torch.float32
+            and self.features.device.type == "cpu"
+        )
+
+    def _kernels(self, sets: TrainingSets) -> ModuleType | None:
+        """Compiled kernels, where they can train heads on these sets."""
+        parts = (sets.members, sets.targets)
+        if (
+            not self._is_compilable
+            or any(part.device.type != "cpu" or part.dtype != torch.int64 for part in parts)
+            or not _inside(sets.members, len(self.features))
+            or not _inside(sets.targets, self.training.makeup.outputs)
+        ):
+            return None
+        kernels = compiled_kernels()
+        if kernels is None:
+            return None
+        # The last heads, fewer than a group, are drawn alone.
+        least = (len(sets) - 1) % GROUP + 1
+        enough = kernels.least_heads(self.training, self.model.outputs, self.model.width)
+        return kernels if least >= enough else None
 
     @property
     def _in_span(self) -> bool:
@@ -192,7 +252,8 @@ class HeadFactory:
     @cached_property
     def _round(self) -> int:
         """How many heads take their steps together."""
-        return max(16, min(1024, (ROUND_BYTES if self._in_span else FREE_BYTES) // self._bytes))
+        held = (ROUND_BYTES if self._in_span else FREE_BYTES) // self._bytes
+        return max(GROUP, min(1024, held // GROUP * GROUP))
 
     @property
     def _bytes(self) -> int:
@@ -204,7 +265,11 @@ class HeadFactory:
         return numbers * self.features.element_size()
 
     def _blocks(
-        self, members: Tensor, generator: torch.Generator, heads: int
+        self,
+        members: Tensor,
+        generator: torch.Generator,
+        heads: int,
+        draw: Drawing = drawn_normal,
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Features and initial weights of so many heads at a time."""
         model, deviation = self.model, self.training.initial_deviation
@@ -212,15 +277,26 @@ class HeadFactory:
         for part in members.to(self.features.device).split(heads):
             features = self.features.index_select(0, part.flatten()).view(*part.shape, model.width)
             shape = (len(part), outputs, model.width)
-            yield features, drawn_normal(shape, deviation, features, generator)
+            yield features, draw(shape, deviation, features, generator)
 
     def _train_into(
-        self, rows: Tensor, sets: TrainingSets, generator: torch.Generator
+        self,
+        rows: Tensor,
+        sets: TrainingSets,
+        generator: torch.Generator,
+        kernels: ModuleType | None = None,
     ) -> SpannedLayer:
         """Write the parameters of trained heads into the rows; their first layer."""
         training, model, count = self.training, self.model, len(sets)
+        if kernels is not None:
+            draw = kernels.drawn_normal
+            ((features, start),) = self._blocks(sets.members, generator, count, draw)
+            span = PrivateSpan(training, features, start, generator, draw=draw)
+            kernels.train_private_span(training, span, sets.targets, generator)
+            _finish_into(rows, span, model.outputs, model.width)
+            return span
         if self._in_span and training.private is None:
-            heads = max(8, BLOCK_BYTES // self._bytes)
+            heads = max(GROUP, BLOCK_BYTES // self._bytes // GROUP * GROUP)
             first = Span(training, self._blocks(sets.members, generator, heads), self._padding)
         else:
             ((features, start),) = self._blocks(sets.members, generator, count)
@@ -264,3 +340,8 @@ def _finish_into(
     weights, biases, rest = rows.tensor_split([outputs * inputs, outputs * (inputs + 1)], 1)
     layer.finish(weights.view(len(rows), outputs, inputs), biases)
     return rest
+
+
+def _inside(indices: Tensor, count: int) -> bool:
+    """Whether whole numbers are indices of so many things."""
+    return indices.numel() == 0 or (int(indices.min()) >= 0 and int(indices.max()) < count)

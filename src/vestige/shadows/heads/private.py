@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from vestige.shadows.heads.dual import bias_gram
-from vestige.shadows.heads.weight_space import drawn_normal
+from vestige.shadows.heads.weight_space import Drawing, drawn_normal
 from vestige.simulation.head_training import HeadTraining
 
 WORST_PIVOT = 1e-3
@@ -39,7 +39,11 @@ def span_factor(gram: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class PrivateSpan:
-    """A layer under DP-SGD, on features (s, n, d), from initial weights (s, outputs, d)."""
+    """A layer under DP-SGD, on features (s, n, d), from initial weights (s, outputs, d).
+
+    Its outputs are those at the start times what decay leaves of them, plus ``coordinates``
+    (s, outputs, n) times the transposed ``factor`` (s, n, n).
+    """
 
     def __init__(
         self,
@@ -48,30 +52,32 @@ class PrivateSpan:
         start: Tensor,
         generator: torch.Generator,
         padding: int = 0,
+        draw: Drawing = drawn_normal,
     ) -> None:
+        self._draw = draw
         self._training, self._features, self._start = training, features, start
         self._generator, self._records = generator, features.shape[1]
         gram = bias_gram(features)
         norms = gram.diagonal(dim1=1, dim2=2).unsqueeze(1)
         self.squared_norms = nn.functional.pad(norms, (0, padding))
         factor, self._inverse = span_factor(gram)
-        self._factor = nn.functional.pad(factor, (0, padding) * 2)
-        self._start_products = nn.functional.pad(torch.bmm(start, features.mT), (0, padding))
-        self.products = self._start_products.clone()
-        self._coordinates = torch.zeros_like(self.products)
+        self.factor = nn.functional.pad(factor, (0, padding) * 2)
+        self.start_products = nn.functional.pad(torch.bmm(start, features.mT), (0, padding))
+        self.products = self.start_products.clone()
+        self.coordinates = torch.zeros_like(self.products)
         self._taken = 0
 
     def step(self, slopes: Tensor, rate: float) -> None:
         """Go against clipped gradients of the loss with respect to ``products``, with noise."""
         self._taken += 1
-        kept, coordinates = self._training.decay, self._coordinates
-        coordinates.baddbmm_(slopes, self._factor, beta=kept, alpha=-rate)
+        kept, coordinates = self._training.decay, self.coordinates
+        coordinates.baddbmm_(slopes, self.factor, beta=kept, alpha=-rate)
         own = coordinates[..., : self._records]
-        own.add_(drawn_normal(own.shape, self._training.step_noise, own, self._generator))
+        own.add_(self._draw(own.shape, self._training.step_noise, own, self._generator))
         torch.baddbmm(
-            self._start_products,
+            self.start_products,
             coordinates,
-            self._factor.mT,
+            self.factor.mT,
             beta=kept**self._taken,
             out=self.products,
         )
@@ -79,11 +85,11 @@ class PrivateSpan:
     def finish(self, weights: Tensor, biases: Tensor) -> None:
         """Write the weights and biases at the end into these."""
         start, deviation = self._start, self._training.final_noise
-        noise = drawn_normal(start.shape, deviation, start, self._generator)
-        bias_noise = drawn_normal(start.shape[:2], deviation, start, self._generator)
+        noise = self._draw(start.shape, deviation, start, self._generator)
+        bias_noise = self._draw(start.shape[:2], deviation, start, self._generator)
         # The noise's own part in the span gives way to the one that training has seen.
         seen = torch.bmm(noise, self._features.mT).add_(bias_noise.unsqueeze(2))
-        coordinates = self._coordinates[..., : self._records] - seen @ self._inverse.mT
+        coordinates = self.coordinates[..., : self._records] - seen @ self._inverse.mT
         coefficients = torch.bmm(coordinates, self._inverse)
         noise.add_(start, alpha=self._training.initial_share)
         weights.copy_(noise.baddbmm_(coefficients, self._features))

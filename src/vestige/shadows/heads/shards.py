@@ -137,7 +137,11 @@ class HeadShards:
             "members": found.sets.members,
             "targets": found.sets.targets,
         }
-        made = {"python": platform.python_version(), "torch": str(torch.__version__)}
+        made = {
+            "python": platform.python_version(),
+            "torch": str(torch.__version__),
+            "trained by": self.factory.trained_by,
+        }
         return add_digest(tensor_bytes(tensors, {**self._said(number), **made}))
 
     def _keep(self, number: int, content: bytes) -> None:

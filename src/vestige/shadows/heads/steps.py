@@ -75,14 +75,23 @@ def drawn_shares(
             sampled = (chances < rate).to(like).div_(rate * records)
             yield torch.nn.functional.pad(sampled, (0, padding))
         return
-    size = min(training.batch_size or records, records)
+    size = training.batch_length
     if size == records:
         for _ in range(training.epochs):
             yield 1 / records
         return
+    for batches in drawn_batches(training, heads, generator):
+        padded = torch.nn.functional.pad(batches, (0, padding), value=-1)
+        for number, first in enumerate(range(0, records, size)):
+            members = (padded == number).unsqueeze(1).to(like)
+            yield members.div_(min(size, records - first))
+
+
+def drawn_batches(
+    training: HeadTraining, heads: int, generator: torch.Generator
+) -> Iterator[Tensor]:
+    """Draw, for each epoch, the number (heads, records) of the batch that a record is in."""
+    records = training.makeup.size
     for _ in range(training.epochs):
         places = torch.rand((heads, records), generator=generator).argsort(1)
-        batches = torch.nn.functional.pad(places // size, (0, padding), value=-1)
-        for number, first in enumerate(range(0, records, size)):
-            members = (batches == number).unsqueeze(1).to(like)
-            yield members.div_(min(size, records - first))
+        yield places // training.batch_length

@@ -6,6 +6,8 @@ no dual form. Where records are more than features, this is also the cheaper way
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import torch
 from torch import Tensor
 
@@ -102,6 +104,20 @@ class FeatureLayer:
     def finish(self, weights: Tensor, biases: Tensor) -> None:
         """Write the weights and biases at the end into these."""
         self._layer.finish(weights, biases)
+
+
+class Drawing(Protocol):
+    """Draws normal numbers: :func:`drawn_normal`, or the same numbers by compiled kernels."""
+
+    def __call__(
+        self,
+        shape: torch.Size | tuple[int, ...],
+        deviation: float,
+        like: Tensor,
+        generator: torch.Generator,
+    ) -> Tensor:
+        """Draw numbers of this shape and deviation, as ``like``."""
+        ...
 
 
 def drawn_normal(

@@ -1,0 +1,1 @@
+"""Shadow heads by kernels that numba compiles at first use; imported only where numba is there."""
