@@ -7,8 +7,8 @@ float32 rounding, whichever trained them.
 from __future__ import annotations
 
 import functools
-import importlib.util
 import os
+import time
 from types import ModuleType
 
 from vestige.errors import extra
@@ -26,14 +26,25 @@ def trained_by() -> str:
     return reason if module is None else module.VERSION
 
 
+def compile_now() -> float:
+    """Compile all kernels, or load them from numba's cache, before they are needed; the seconds."""
+    start = time.perf_counter()
+    module = compiled_kernels()
+    if module is not None:
+        module.train_once()
+    return time.perf_counter() - start
+
+
 @functools.cache
 def _load() -> tuple[ModuleType | None, str]:
-    if importlib.util.find_spec("numba") is None:
-        return None, f"torch: for compiled kernels {extra('compiled')}"
     if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
         return None, "torch: NUMBA_DISABLE_JIT is set"
     try:
         from vestige.shadows.heads.compiled import training
+    except ModuleNotFoundError as error:
+        if error.name not in ("numba", "llvmlite"):
+            raise
+        return None, f"torch: for compiled kernels {extra('compiled')}"
     except (ImportError, RuntimeError) as error:
         # A numba that does not fit numpy, or no folder for its cache.
         return None, f"torch: numba cannot be used ({error})"

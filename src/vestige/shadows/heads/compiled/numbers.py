@@ -32,7 +32,10 @@ def words_of(generator: torch.Generator) -> Iterator[Words]:
     words = content[_WORDS:_END].view(np.uint64)
     # A generator that was just seeded has one word left and none made.
     state = Words(words.astype(np.uint32), STATE if left[0] == 1 else int(place[0]))
+    first = state.place
     yield state
+    if state.place == first and np.array_equal(state.words, words):
+        return  # nothing was drawn
     words[:], place[0], left[0] = state.words, state.place, STATE + 1 - state.place
     generator.set_state(whole)
 

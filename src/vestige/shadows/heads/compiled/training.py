@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numba
@@ -18,7 +19,14 @@ from vestige.shadows.heads.steps import drawn_batches
 from vestige.simulation.head_training import HeadTraining
 from vestige.simulation.training_sets import TrainingSets
 
-__all__ = ["agree_with_torch", "drawn_normal", "least_heads", "train_heads", "train_private_span"]
+__all__ = [
+    "agree_with_torch",
+    "drawn_normal",
+    "least_heads",
+    "train_heads",
+    "train_once",
+    "train_private_span",
+]
 
 VERSION = f"numba {numba.__version__}"
 
@@ -147,6 +155,21 @@ def train_private_span(
             taken,
             span.coordinates.numpy(),
         )
+
+
+def train_once() -> None:
+    """Train a few heads, by SGD and by DP-SGD, so that all kernels are compiled."""
+    from vestige.mechanisms import DPSGD
+    from vestige.simulation.training_sets import ClassCounts
+
+    generator, plain = torch.Generator().manual_seed(0), HeadTraining(ClassCounts((4, 4)), 1, 0.1)
+    features, members = torch.zeros((8, 16)), torch.arange(8).expand(16, -1)
+    sets = TrainingSets(members, members // 4)
+    train_heads(plain, features, sets, 2, 16, generator)
+    private = replace(plain, private=DPSGD(1.0, 0.5, 1, clipping_norm=1.0))
+    start = torch.zeros((16, 2, 16))
+    span = PrivateSpan(private, features[members], start, generator)
+    train_private_span(private, span, sets.targets, generator)
 
 
 def _label_weights(training: HeadTraining) -> np.ndarray:
