@@ -43,7 +43,8 @@ from vestige.priors.feature_decoders import FullyConnectedDecoder
 from vestige.reports.heads import HeadRates
 from vestige.simulation.backbone_features import cache_folder, features_of
 from vestige.streams import stream
-from vestige.studies.heads.measure import DrawnHeads, rates_of, reconstruct_heads
+from vestige.studies.heads.counting import rates_of
+from vestige.studies.heads.measure import DrawnHeads, reconstruct_heads
 from vestige.studies.heads.rates import Thresholds, nearest_neighbor_thresholds
 from vestige.studies.heads.reading import head_accuracies
 from vestige.threats import WeakAdversary

@@ -18,7 +18,8 @@ from vestige.shadows.heads.factory import HeadFactory
 from vestige.simulation.backbone_features import features_of
 from vestige.simulation.training_sets import OneAgainstRest
 from vestige.streams import stream
-from vestige.studies.heads.measure import rates_of, reconstruct_heads
+from vestige.studies.heads.counting import rates_of
+from vestige.studies.heads.measure import reconstruct_heads
 from vestige.studies.heads.rates import Thresholds, nearest_neighbor_thresholds
 from vestige.studies.heads.reading import head_accuracies
 from vestige.threats import WeakAdversary

@@ -9,7 +9,6 @@ import numpy as np
 
 from vestige.reports.heads import (
     ClassExhibit,
-    ClassRates,
     HeadExhibit,
     HeadFindings,
     HeadRates,
@@ -18,32 +17,33 @@ from vestige.reports.heads import (
     PrivacyPoint,
 )
 from vestige.reports.parts import AttackDescription, Picture, SpaceDescription, ThreatDescription
-from vestige.statistics.head_rates import (
-    clustered_rate,
-    counted_rates,
-    operating_point,
-    redrawn_rate,
-)
+from vestige.statistics.head_counts import HeadCounts
+from vestige.statistics.head_pairs import PairErrors
 from vestige.statistics.head_roc import histogram, normal_fit, roc_curves, transform_errors
+from vestige.statistics.head_tests import assignment_tests
 from vestige.studies.judge import judge
 
 CLASSES = 10
 
 
-def errors(strength: float, heads: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Errors to own sets, the smaller the greater the strength, and to others."""
+def pairs(strength: float, heads: int, seed: int = 0) -> PairErrors:
+    """Errors of all pairs; own ones are smaller, the more the later the class."""
     world = np.random.default_rng(seed)
-    own = world.normal(-2.9 - strength, 0.6, (heads, CLASSES))
-    other = world.normal(-2.9, 0.5, (heads, CLASSES))
-    return 1 / (1 + np.exp(-own)), 1 / (1 + np.exp(-other))
+    phi = world.normal(-2.9, 0.5, (CLASSES, heads, heads))
+    places = np.arange(heads)
+    shifts = strength * np.linspace(0, 2, CLASSES)[:, None]
+    phi[:, places, places] = world.normal(-2.9, 0.5, (CLASSES, heads)) - shifts
+    return PairErrors((1 / (1 + np.exp(-phi))).astype(np.float32))
 
 
 @cache
-def made_rates(strength: float, heads: int = 120, *, alpha: float = 0.05) -> HeadRates:
-    own, other = errors(strength, heads)
-    by_class = np.linspace(0.02, 0.03, CLASSES)
-    best, best_other = errors(strength + 0.5, heads, seed=1)
-    doubt = 0.025
+def made_rates(strength: float, heads: int = 60, *, alpha: float = 0.05) -> HeadRates:
+    errors, units = pairs(strength, heads), np.linspace(0.02, 0.03, CLASSES)
+    own, other = errors.own, errors.sample(5000)
+    tests = assignment_tests(errors, units, alpha, permutations=999)
+    counts = HeadCounts.of(errors, units, alpha, 0.95, np.full_like(own, 0.05))
+    counted = counts.counted_rates(0.025, tests[:3])
+    best = HeadCounts.of(pairs(strength + 0.5, heads, seed=1), units, alpha, 0.95)
     return HeadRates(
         heads=heads,
         set_size=CLASSES,
@@ -52,33 +52,22 @@ def made_rates(strength: float, heads: int = 120, *, alpha: float = 0.05) -> Hea
         confidence=0.95,
         false_positive_rate=alpha,
         missing=0,
-        counted=counted_rates(own, other, 0.025, by_class, alpha, 0.95),
+        counted=counted,
         nulls=tuple(
             NullRates(
                 name=name,
-                false_positives=clustered_rate(other <= 0.025, doubt),
-                operating_point=operating_point(own, other, alpha, 0.95),
+                false_positives=counted[0].false_positives,
+                operating_point=counted[0].operating_point,
                 fit=normal_fit(transform_errors(other)),
+                points=tuple(one.operating_point for one in counted),
             )
             for name in ("another head", "prior draw", "Gaussian weights")
         ),
-        classes=tuple(
-            ClassRates(
-                label=str(c),
-                threshold=float(by_class[c]),
-                true_positives=clustered_rate(own[:, c : c + 1] <= by_class[c], doubt),
-                false_positives=clustered_rate(other[:, c : c + 1] <= by_class[c], doubt),
-                operating_point=operating_point(own[:, [c]], other[:, [c]], alpha, 0.995),
-                shown=c > 6,
-                redrawn=c > 7,
-            )
-            for c in range(CLASSES)
-        ),
-        curves=roc_curves(own, other),
+        classes=counts.class_rates([str(c) for c in range(CLASSES)], tests[3:]),
+        curves=roc_curves(own, other, smallest=1 / own.size),
         fit=normal_fit(transform_errors(own)),
         histogram=histogram(own, other),
-        ceiling=counted_rates(best, best_other, 0.025, by_class, alpha, 0.95),
-        redrawn=redrawn_rate(own, other, other.mean(0), alpha, 0.95),
+        ceiling=best.counted_rates(0.025),
     )
 
 
@@ -98,6 +87,7 @@ def heads(strength: float = 1.6) -> HeadReport:
             accuracy_upper=accuracy + 0.02,
             operating_point=made_rates(s).pooled.operating_point,
             true_positives=made_rates(s).pooled.true_positives,
+            counted=made_rates(s).counted,
             reconstruction=picture(90 + i),
             error=0.01 * (4 - i),
         )

@@ -24,14 +24,9 @@ from vestige.reports.parts import VerdictKind
 from vestige.shadows.heads.factory import HeadFactory
 from vestige.simulation.backbone_features import features_of
 from vestige.streams import stream
+from vestige.studies.heads.counting import measure_heads, rates_of
 from vestige.studies.heads.judge import judge_rates
-from vestige.studies.heads.measure import (
-    DrawnHeads,
-    measure_heads,
-    rates_of,
-    reconstruct_heads,
-    release_of,
-)
+from vestige.studies.heads.measure import DrawnHeads, reconstruct_heads, release_of
 from vestige.studies.heads.plan import HeadStudy
 from vestige.studies.heads.rates import nearest_neighbor_thresholds
 from vestige.studies.heads.reading import gaussian_surrogates, head_accuracies

@@ -6,6 +6,8 @@ in [0, 1]; for images in [−1, 1], as Maciazek and Allison 2025 count, they are
 
 from __future__ import annotations
 
+from pydantic import Field
+
 from vestige.reports.document import Document
 from vestige.reports.parts import AttackDescription, CurvePoint, Picture, Rate, ThreatDescription
 from vestige.reports.report import Findings, Judgement, Report
@@ -49,29 +51,62 @@ class OperatingPoint(Document):
     needed: int
 
 
+class AssignmentTest(Document):
+    """Whether drawings match their own head's records more often than if sets were swapped.
+
+    ``hits`` own errors lie below the α-quantile of the errors of all drawings to all sets;
+    ``by_chance`` is the mean over all assignments of sets to heads. Of ``permutations`` random
+    assignments ``as_extreme`` reach it in some statement of the study, so p-values hold jointly.
+    """
+
+    hits: int
+    by_chance: float
+    permutations: int = Field(ge=1)
+    as_extreme: int = Field(ge=0)
+
+    @property
+    def p_value(self) -> float:
+        """Probability that some statement of the study looks so strong if nothing leaked."""
+        return (1 + self.as_extreme) / (1 + self.permutations)
+
+
 class CountedRates(Document):
-    """Rates of one way to count: at the nearest-neighbour threshold, and where FPR = α."""
+    """Rates of one way to count: at the nearest-neighbour threshold, and where FPR = α.
+
+    False positives are counted over all ordered pairs of disjoint heads. The limits of
+    ``operating_point`` hold for this count alone, ``joint_lower`` for the three counts together.
+    ``redrawn`` counts images that pass the threshold of ``joint_lower`` and are less than half as
+    far from an image of their head as the mean of the prior's images; None without such a limit.
+    """
 
     name: str
     true_positives: Rate
     false_positives: Rate
     operating_point: OperatingPoint
+    joint_lower: float | None = None
+    redrawn: Rate | None = None
+    test: AssignmentTest | None = None
 
 
 class NullRates(Document):
-    """Own reconstructions against one kind of null: what passes at the threshold, and φ."""
+    """Own reconstructions against one kind of null: what passes at the threshold, and φ.
+
+    ``points`` are the operating points of all counts, in their order; the first is the pooled one.
+    """
 
     name: str
     false_positives: Rate
     operating_point: OperatingPoint
     fit: NormalFit | None = None
+    points: tuple[OperatingPoint, ...] = ()
 
 
 class ClassRates(Document):
     """One class: its own threshold, and rates at that threshold and where its own FPR = α.
 
-    ``shown`` says that the lower limit exceeds α, jointly for all classes, and ``redrawn`` that the
-    lower limit of the share of redrawn images does.
+    The limits of ``operating_point`` hold for all classes together. ``shown`` says that ``test``
+    finds the class exposed and no lower limit contradicts it, ``redrawn`` that the lower limit of
+    the share of redrawn images exceeds α too.
     """
 
     label: str
@@ -81,6 +116,7 @@ class ClassRates(Document):
     operating_point: OperatingPoint
     shown: bool
     redrawn: bool = False
+    test: AssignmentTest | None = None
 
 
 class HeadRates(Document):
@@ -90,9 +126,8 @@ class HeadRates(Document):
     divided by the class's threshold; ``ceiling`` the same for images that a decoder drew from the
     true features, so that what a head hides and what a decoder cannot draw are told apart.
     ``nulls`` begins with Definition 1, reconstructions of other heads. ``missing`` counts
-    reconstructions that were not finite; they are misses. ``redrawn`` counts those that pass the
-    threshold of the pooled operating point and are less than half as far from an image of their
-    head as the mean of the prior's images; None where heads are too few for limits.
+    reconstructions that were not finite; they are misses. ``redrawn`` is a field of documents that
+    were written before every count had its own.
     """
 
     heads: int
@@ -115,6 +150,24 @@ class HeadRates(Document):
     def pooled(self) -> CountedRates:
         """All classes together, one threshold."""
         return self.counted[0]
+
+    @property
+    def strongest(self) -> CountedRates:
+        """The count with the largest joint limit among those that exceed chance, or among all."""
+        if self.pooled.test is None or not self.conditional:
+            return self.pooled
+        return max(self.counted, key=lambda one: (self.exceeds(one), one.joint_lower or 0.0))
+
+    def exceeds(self, count: CountedRates) -> bool:
+        """Whether a count exceeds chance: by its exact test, and by its limit where it has one.
+
+        In documents without tests, by the limit of the count alone.
+        """
+        lower, alpha = count.joint_lower, self.false_positive_rate
+        if count.test is None:
+            lower = count.operating_point.lower
+            return lower is not None and lower > alpha
+        return count.test.p_value <= (1 - self.confidence) / 2 and (lower is None or lower > alpha)
 
 
 class ClassExhibit(Document):
@@ -153,6 +206,7 @@ class HeadExhibit(Document):
 class PrivacyPoint(Document):
     """The same study under DP-SGD: ε at δ (None: no noise), accuracy and rates.
 
+    ``operating_point`` and ``true_positives`` are pooled, ``counted`` holds every count.
     ``reconstruction`` is what came back of the image that every point shows.
     """
 
@@ -163,6 +217,7 @@ class PrivacyPoint(Document):
     accuracy_upper: float
     operating_point: OperatingPoint
     true_positives: Rate
+    counted: tuple[CountedRates, ...] = ()
     reconstruction: Picture | None
     error: float | None
 

@@ -1,5 +1,8 @@
 """True and false positive rates of reconstructions of many heads, with limits.
 
+Nulls are here one error for each image, as for draws from the prior; those of all pairs of heads
+are counted by :mod:`vestige.statistics.head_counts`.
+
 Maciazek and Allison, "Vulnerability of Transfer-Learned Neural Networks to Data Reconstruction
 Attacks in Small-Data Regime" (2025), Section 2 and Algorithms 2 and 3. Images of one head are not
 independent, so limits use as many trials as the spread between heads allows (Korn and Graubard
@@ -14,10 +17,9 @@ import math
 import numpy as np
 from scipy.stats import beta, t
 
-from vestige.reports.heads import CountedRates, OperatingPoint
+from vestige.reports.heads import OperatingPoint
 from vestige.reports.parts import Rate
 from vestige.statistics.head_roc import counted_rate
-from vestige.statistics.paired import HALFWAY
 from vestige.statistics.rates import nulls_needed, threshold_rank
 
 
@@ -90,28 +92,6 @@ def operating_point(
     )
 
 
-def redrawn_rate(
-    own: np.ndarray,
-    nulls: np.ndarray,
-    guessed: np.ndarray,
-    false_positive_rate: float,
-    confidence: float,
-) -> Rate | None:
-    """Share of images (heads, classes) that were redrawn; None where heads are too few for limits.
-
-    Redrawn are those that pass the threshold of :func:`operating_point` and have less than half the
-    distance of the guess to the same set (``guessed``, mean squared errors, see
-    :mod:`vestige.statistics.paired`). An attack that reads nothing passes with probability α at
-    most.
-    """
-    half = (1 - confidence) / 2
-    place = honest_rank(nulls, false_positive_rate, half)
-    if place == 0:
-        return None
-    threshold = float(np.sort(nulls, axis=None)[place - 1])
-    return clustered_rate(passing(own, threshold) & (own < HALFWAY * guessed), half)
-
-
 def passing(own: np.ndarray, threshold: float) -> np.ndarray:
     """Which own errors a null score as the threshold lets pass: those that are smaller.
 
@@ -161,51 +141,4 @@ def point_by_class(
         lower=clustered_rate(low, half).lower if limited else None,
         upper=clustered_rate(high, half).upper if limited else None,
         needed=nulls_needed(false_positive_rate, half / classes),
-    )
-
-
-def counted_rates(
-    own: np.ndarray,
-    nulls: np.ndarray,
-    pooled: float,
-    by_class: np.ndarray,
-    false_positive_rate: float,
-    confidence: float,
-) -> tuple[CountedRates, ...]:
-    """Pooled, with a threshold for each class, and with errors divided by the class's threshold.
-
-    A pooled threshold is set by the classes that are easy to guess (a blank "1" is near every
-    "1"), so it says little about the others. ``by_class`` (heads, classes) or (classes,) are the
-    nearest-neighbour thresholds that belong to the errors.
-    """
-    doubt = (1 - confidence) / 2
-    relative, relative_nulls = own / by_class, nulls / by_class
-
-    def counts(
-        name: str, scores: np.ndarray, others: np.ndarray, limit: float, point: OperatingPoint
-    ) -> CountedRates:
-        return CountedRates(
-            name=name,
-            true_positives=clustered_rate(scores <= limit, doubt),
-            false_positives=clustered_rate(others <= limit, doubt),
-            operating_point=point,
-        )
-
-    alpha = false_positive_rate
-    return (
-        counts("pooled", own, nulls, pooled, operating_point(own, nulls, alpha, confidence)),
-        counts(
-            "per class",
-            relative,
-            relative_nulls,
-            1.0,
-            point_by_class(own, nulls, alpha, confidence),
-        ),
-        counts(
-            "class-normalised",
-            relative,
-            relative_nulls,
-            1.0,
-            operating_point(relative, relative_nulls, alpha, confidence),
-        ),
     )

@@ -131,19 +131,22 @@ def counted_rate(own: ArrayLike, null: ArrayLike, false_positive_rate: ArrayLike
     return np.where(passing >= len(nulls), len(scores), below) / len(scores)
 
 
-def false_positive_grid(nulls: int) -> np.ndarray:
-    """False positive rates to draw: from what so many nulls resolve to one, on a log scale."""
-    marked = [rate for rate in (0.01, 0.1) if rate * nulls >= 1]
-    return np.unique(np.append(np.geomspace(1 / nulls, 1, CURVE_POINTS), marked))
+def false_positive_grid(smallest: float) -> np.ndarray:
+    """False positive rates to draw: from the smallest that nulls resolve to one, on a log scale."""
+    marked = [rate for rate in (0.01, 0.1) if rate >= smallest]
+    return np.unique(np.append(np.geomspace(smallest, 1, CURVE_POINTS), marked))
 
 
-def roc_curves(own: ArrayLike, null: ArrayLike) -> tuple[RocCurve, ...]:
+def roc_curves(
+    own: ArrayLike, null: ArrayLike, *, smallest: float | None = None
+) -> tuple[RocCurve, ...]:
     """Four curves: counted and equation 6 for the threshold, the same two for Neyman–Pearson.
 
+    They begin at the false positive rate ``smallest``, by default what independent nulls resolve.
     The curves from normal fits are left out where φ does not vary.
     """
     mine, theirs = np.asarray(own, float).reshape(-1), np.asarray(null, float).reshape(-1)
-    grid = false_positive_grid(len(theirs))
+    grid = false_positive_grid(1 / len(theirs) if smallest is None else smallest)
     curves = [_curve("cumulative", grid, counted_rate(mine, theirs, grid))]
     phi_own, phi_null = transform_errors(mine), transform_errors(theirs)
     first, second = normal_fit(phi_own), normal_fit(phi_null)

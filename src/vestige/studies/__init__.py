@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from vestige.studies.comparison.plan import ComparedServer as ComparedServer
     from vestige.studies.comparison.utility_training import UtilityTraining as UtilityTraining
     from vestige.studies.diagnostics.exclusivity import Stage as Stage
-    from vestige.studies.heads.measure import measure_heads as measure_heads
+    from vestige.studies.heads.counting import measure_heads as measure_heads
     from vestige.studies.missing_record import missing_record as missing_record
     from vestige.studies.study import Study as Study
 else:

@@ -7,6 +7,16 @@ from dataclasses import dataclass, replace
 from markupsafe import Markup
 
 from vestige.pages.heads.charts import CURVE_CLASSES, phi_chart, privacy_chart, roc_chart
+from vestige.pages.heads.tables import (
+    ceiling_sentence,
+    class_table,
+    class_verdicts,
+    counted_table,
+    exposed_sentence,
+    null_table,
+    point_columns,
+    written_point,
+)
 from vestige.pages.marks import DotArray, key_mark, share_array
 from vestige.pages.pictures import Frame, Scale, drawn_how, frame
 from vestige.pages.shell import (
@@ -24,24 +34,11 @@ from vestige.reports import numbers
 from vestige.reports.heads import (
     PAPER_SCALE,
     ClassExhibit,
-    CountedRates,
     HeadFindings,
     HeadRates,
     HeadReport,
-    OperatingPoint,
+    PrivacyPoint,
 )
-
-COUNTS = {
-    "pooled": "one threshold for all classes",
-    "per class": "a threshold for each class",
-    "class-normalised": "errors in units of the class's own threshold",
-}
-
-NULLS = {
-    "another head": "reconstructions of a head that other images trained (Definition 1)",
-    "prior draw": "a random record of the class in place of a reconstruction",
-    "Gaussian weights": "reconstructions of random weights, as the paper counts",
-}
 
 CURVES = {
     "cumulative": "counted",
@@ -83,7 +80,7 @@ def render_heads(report: HeadReport, *, redact: bool = False) -> str:
     shown = report.findings
     rates, privacy = shown.rates, privacy_view(shown)
     roc = roc_chart(rates, label=roc_label(rates))
-    tables = counted_table(rates), null_table(rates), class_table(rates)
+    tables = counted_table(rates), null_table(rates), class_verdicts(rates), class_table(rates)
     cards = tuple(card(shown, one) for one in shown.exhibit.classes)
     exhibit = fragment("heads.html", "exhibit", cards, note(shown))
     return render_page(
@@ -94,7 +91,13 @@ def render_heads(report: HeadReport, *, redact: bool = False) -> str:
         body=sections(
             "heads.html",
             evidence=(shown, phi_chart(rates, label=phi_label(rates)), roc, roc_keys(rates)),
-            counted=(rates, *tables, ceiling_sentence(rates), PAPER_SCALE * rates.threshold),
+            counted=(
+                rates,
+                *tables,
+                exposed_sentence(rates),
+                ceiling_sentence(rates),
+                PAPER_SCALE * rates.threshold,
+            ),
             privacy=privacy and (privacy,),
         ),
         limits=shown.limits,
@@ -108,7 +111,7 @@ def render_heads(report: HeadReport, *, redact: bool = False) -> str:
 
 def arrays(rates: HeadRates) -> tuple[DotArray, ...]:
     """Draw what passes the threshold beside what chance passes, of a hundred reconstructions."""
-    point = rates.pooled.operating_point
+    point = rates.strongest.operating_point
     return tuple(
         DotArray(array.svg, array.title.replace("secrets", "images"), array.text)
         for array in (
@@ -170,100 +173,6 @@ def roc_keys(rates: HeadRates) -> tuple[Key, ...]:
     return tuple(line_key(kind, label) for kind, label in [*drawn, ("l-chance", "chance")])
 
 
-def written_point(point: OperatingPoint) -> str:
-    """Write TPR at FPR = α with its limits, or what they need."""
-    value = point.true_positive_rate
-    if point.lower is None or point.upper is None:
-        return f"{numbers.percent(value)} (limits need {numbers.plural(point.needed, 'head')})"
-    if value <= 0:
-        return f"none (at most {numbers.at_most(point.upper)})"
-    if value >= 1:
-        return f"all (at least {numbers.at_least(point.lower)})"
-    return f"{numbers.percent(value)} ({numbers.limits(point.lower, point.upper)})"
-
-
-def rate_columns(rates: HeadRates) -> tuple[Column, ...]:
-    """The three rates that every table gives."""
-    alpha = numbers.share(rates.false_positive_rate)
-    return (Column("TPR at τ"), Column("FPR at τ"), Column(f"TPR at FPR = {alpha}"))
-
-
-def rate_cells(counted: CountedRates) -> tuple[str, ...]:
-    """The three rates with their limits."""
-    return (
-        numbers.rate_with_limits(counted.true_positives),
-        numbers.rate_with_limits(counted.false_positives),
-        written_point(counted.operating_point),
-    )
-
-
-def counted_table(rates: HeadRates) -> Table:
-    """Pooled, per class, class-normalised; then the ceiling, counted alike."""
-    rows = [
-        Row(one.name.capitalize(), COUNTS[one.name], rate_cells(one), lead=place == 0)
-        for place, one in enumerate(rates.counted)
-        if rates.conditional or place == 0
-    ]
-    rows += [
-        Row(f"Ceiling, {one.name}", "the decoder, given the true features", rate_cells(one))
-        for place, one in enumerate(rates.ceiling)
-        if rates.conditional or place == 0
-    ]
-    return Table("Counted", rate_columns(rates), tuple(rows))
-
-
-def ceiling_sentence(rates: HeadRates) -> str:
-    """Say how much the head hides and how much the decoder cannot draw."""
-    if not rates.ceiling:
-        return ""
-    reached = rates.pooled.operating_point.true_positive_rate
-    best = rates.ceiling[0].operating_point.true_positive_rate
-    given = f"Given the true features, the decoder of this attack reaches {numbers.percent(best)}"
-    if reached >= best:
-        return f"{given}: no more than it reaches from the head, which hides nothing from it."
-    return (
-        f"{given}. What lies between {numbers.percent(reached)} and that is hidden by the head; "
-        "what lies above it, this decoder cannot draw."
-    )
-
-
-def null_table(rates: HeadRates) -> Table:
-    """What counts as chance, three ways."""
-    alpha = numbers.share(rates.false_positive_rate)
-    rows = [
-        Row(
-            one.name.capitalize(),
-            NULLS[one.name],
-            (numbers.rate_with_limits(one.false_positives), written_point(one.operating_point)),
-            lead=place == 0,
-        )
-        for place, one in enumerate(rates.nulls)
-    ]
-    columns = (Column("FPR at τ"), Column(f"TPR at FPR = {alpha}"))
-    return Table("Chance is", columns, tuple(rows))
-
-
-def class_table(rates: HeadRates) -> Table | None:
-    """Every class with its own threshold."""
-    if not rates.classes:
-        return None
-    rows = [
-        Row(
-            one.label,
-            "",
-            (
-                numbers.distance(one.threshold),
-                numbers.rate_with_limits(one.true_positives),
-                numbers.rate_with_limits(one.false_positives),
-                written_point(one.operating_point),
-            ),
-            lead=one.shown,
-        )
-        for one in rates.classes
-    ]
-    return Table("Class", (Column("Its τ"), *rate_columns(rates)), tuple(rows))
-
-
 def privacy_view(study: HeadFindings) -> PrivacyView | None:
     """What noise costs in accuracy and buys in rate; None where no ε was studied."""
     points = study.privacy
@@ -282,7 +191,7 @@ def privacy_view(study: HeadFindings) -> PrivacyView | None:
                 f"{numbers.percent(p.accuracy)} "
                 f"({numbers.limits(p.accuracy_lower, p.accuracy_upper)})",
                 numbers.rate_with_limits(p.true_positives),
-                written_point(p.operating_point),
+                *privacy_cells(study.rates, p),
             ),
         )
         for name, p in zip(names, points)
@@ -304,17 +213,25 @@ def privacy_view(study: HeadFindings) -> PrivacyView | None:
             + " ".join(f"{row.name}: accuracy {row.cells[0]}, {row.cells[2]}." for row in rows),
         ),
         keys=(
-            Key(key_mark(0), f"TPR at FPR = {alpha}"),
+            Key(key_mark(0), f"TPR at FPR = {alpha}, pooled"),
             Key(key_mark(1), "accuracy of the head"),
             line_key("l-chance", "chance"),
         ),
         strip=tuple(strip),
         table=Table(
             "Heads",
-            (Column("Accuracy"), Column("TPR at τ"), Column(f"TPR at FPR = {alpha}")),
+            (Column("Accuracy"), Column("TPR at τ"), *point_columns(study.rates, alpha)),
             rows,
         ),
     )
+
+
+def privacy_cells(rates: HeadRates, point: PrivacyPoint) -> tuple[str, ...]:
+    """The operating points of heads trained with noise, by every count."""
+    width = len(rates.counted) if rates.conditional else 1
+    known = [one.operating_point for one in point.counted] or [point.operating_point]
+    cells = tuple(written_point(one) for one in known[:width])
+    return cells + (numbers.EN_DASH,) * (width - len(cells))
 
 
 def phi_label(rates: HeadRates) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from vestige.reports.heads import HeadFindings, HeadRates
-from vestige.reports.numbers import at_least, count, one_in, percent
+from vestige.reports.heads import CountedRates, HeadFindings, HeadRates
+from vestige.reports.numbers import at_least, count, one_in, p_value, percent, quantity
 from vestige.reports.parts import Rate, Verdict, VerdictKind
 from vestige.reports.report import Judgement
 from vestige.statistics.paired import MOST
@@ -19,51 +19,76 @@ def judge_heads(findings: HeadFindings) -> Judgement:
 
 
 def judge_rates(rates: HeadRates) -> Verdict:
-    """Say what the pooled rate shows: its lower limit against the false positive rate.
+    """Say what the strongest count shows: pooled, per class or class-normalised.
 
-    "Redraw" is said only if the lower limit of the share of redrawn images exceeds that rate too:
-    images that pass the same threshold and are less than half as far as the guess from the same set
-    (:func:`vestige.statistics.head_rates.redrawn_rate`).
+    A count exceeds chance if its permutation test says so, jointly for all statements of the study,
+    and if its lower limit, which holds for the three counts together, exceeds the false positive
+    rate. "Redraw" is said only if the lower limit of the share of redrawn images exceeds that rate
+    too: images that pass the same threshold and are less than half as far as the guess from the
+    same set.
     """
-    point = rates.pooled.operating_point
-    alpha, lower = point.false_positive_rate, point.lower
-    value = percent(point.true_positive_rate)
-    among = f"in {count(rates.heads)} heads of {count(rates.set_size)} images each"
-    allowed = f"a threshold that {one_in(alpha)} reconstructions of other heads pass"
-    if lower is None:
+    best, alpha = rates.strongest, rates.false_positive_rate
+    test = best.test
+    lower = best.operating_point.lower if test is None else best.joint_lower
+    said = _rate_sentence(rates, best, lower)
+    if not rates.exceeds(best):
+        headline = "This attack was not shown to redraw training images more often than chance."
+        if lower is None:
+            headline = "Too few heads were attacked to say more than pictures do."
         return Verdict(
             kind=VerdictKind.NOT_DEMONSTRATED,
-            headline="Too few heads were attacked to say more than pictures do.",
-            lede=f"{value} of the reconstructions passed {allowed}, {among}. A limit needs at most "
-            f"{count(point.needed)} heads. This is not evidence of safety.",
-        )
-    said = f"{value} of the reconstructions passed {allowed}: at least {at_least(lower)}, with "
-    said += f"{percent(rates.confidence)} confidence, {among}."
-    if lower <= alpha:
-        return Verdict(
-            kind=VerdictKind.NOT_DEMONSTRATED,
-            headline="This attack was not shown to redraw training images more often than chance.",
+            headline=headline,
             lede=f"{said} This is not evidence of safety.",
         )
-    redrawn = rates.redrawn
-    if redrawn is None or redrawn.lower <= alpha:
+    named = "" if test is None or not rates.conditional else f" ({NAMES[best.name]} count)"
+    redrawn = rates.redrawn if test is None else best.redrawn
+    if test is not None and lower is None:
+        headline = f"can tell its training images from others{named}. How many needs more heads."
+        said += f" Own images matched {count(test.hits)} times, {quantity(test.by_chance)} times "
+        said += f"are expected by chance (p = {p_value(test.p_value)})."
+    elif redrawn is None or redrawn.lower <= alpha:
         shown = sum(one.shown for one in rates.classes)
         what = f"training images of {shown} of {len(rates.classes)} classes"
-        return Verdict(
-            kind=VerdictKind.DEMONSTRATED,
-            headline=f"Anyone with this model can tell {what if shown else 'its training images'} "
-            "from others. Redrawing them was not shown.",
-            lede=f"{said} {_redrawn_sentence(redrawn)}.",
-        )
-    shown = sum(one.redrawn for one in rates.classes)
-    what = "some of its training images" if redrawn.lower < MOST else "its training images"
-    if shown:
-        what = f"training images of {shown} of {len(rates.classes)} classes"
+        headline = f"can tell {what if shown else 'its training images'} from others{named}. "
+        headline += "Redrawing them was not shown."
+        said += f" {_redrawn_sentence(redrawn)}."
+    else:
+        shown = sum(one.redrawn for one in rates.classes)
+        what = "some of its training images" if redrawn.lower < MOST else "its training images"
+        what = f"training images of {shown} of {len(rates.classes)} classes" if shown else what
+        headline = f"can redraw {what}{named}."
+        said += f" {_redrawn_sentence(redrawn)}: at least {at_least(redrawn.lower)}."
     return Verdict(
-        kind=VerdictKind.DEMONSTRATED,
-        headline=f"Anyone with this model can redraw {what}.",
-        lede=f"{said} {_redrawn_sentence(redrawn)}: at least {at_least(redrawn.lower)}.",
+        kind=VerdictKind.DEMONSTRATED, headline=f"Anyone with this model {headline}", lede=said
     )
+
+
+NAMES = {"pooled": "pooled", "per class": "per-class", "class-normalised": "class-normalised"}
+"""Counts as adjectives."""
+
+THRESHOLDS = {
+    "pooled": "a threshold for all classes",
+    "per class": "a threshold of their class",
+    "class-normalised": "a threshold in units of their class's own distance",
+}
+
+
+def _rate_sentence(rates: HeadRates, best: CountedRates, lower: float | None) -> str:
+    """Say how many passed by the strongest count, and the rates of all counts."""
+    value = percent(best.operating_point.true_positive_rate)
+    known = rates.conditional and best.test is not None
+    threshold = THRESHOLDS[best.name] if known else "a threshold"
+    said = f"{value} of the reconstructions passed {threshold}"
+    said += f" that {one_in(rates.false_positive_rate)} reconstructions of other heads pass"
+    if lower is not None:
+        said += f": at least {at_least(lower)}, with {percent(rates.confidence)} confidence"
+    said += f", in {count(rates.heads)} heads of {count(rates.set_size)} images each."
+    if rates.conditional and len(rates.counted) > 1:
+        every = [f"{o.name} {percent(o.operating_point.true_positive_rate)}" for o in rates.counted]
+        said += f" By all counts: {', '.join(every)}."
+    if lower is None:
+        said += f" A limit needs at most {count(best.operating_point.needed)} heads."
+    return said
 
 
 def _redrawn_sentence(rate: Rate | None) -> str:
@@ -90,7 +115,7 @@ def head_limits(rates: HeadRates) -> tuple[str, ...]:
         nearest,
         "Heads were trained on images of one source. Unusual images can be more exposed than "
         "the rates say.",
-        "Limits count images of one head as dependent; their spread is estimated from "
-        f"{count(rates.heads)} heads.",
+        "Limits come from drawing the heads again with replacement. They are approximate, and the "
+        f"spread is estimated from {count(rates.heads)} heads; the tests are exact.",
         "One head was read at a time. Several heads trained on the same images reveal more.",
     )

@@ -1,4 +1,4 @@
-"""Running an attack over many heads that share no training image: rates, and what to look at.
+"""Running an attack over many heads that share no training image, and what to look at.
 
 The validation of Maciazek and Allison 2025 (Algorithms 2 and 3). Heads are drawn without
 replacement: an image that two heads share would count as a false positive.
@@ -16,30 +16,13 @@ from torch import Tensor
 from vestige.errors import BadInput
 from vestige.interfaces import ModelRelease, Reconstructor
 from vestige.records import ImageSpace, Prior, Records
-from vestige.reports.heads import (
-    ClassExhibit,
-    ClassRates,
-    CountedRates,
-    HeadExhibit,
-    HeadRates,
-    NullRates,
-)
+from vestige.reports.heads import ClassExhibit, HeadExhibit
 from vestige.reports.parts import Picture
 from vestige.shadows.heads.factory import HeadFactory
 from vestige.simulation.training_sets import TrainingSets
-from vestige.statistics.head_rates import (
-    clustered_rate,
-    counted_rates,
-    operating_point,
-    redrawn_rate,
-)
-from vestige.statistics.head_roc import histogram, normal_fit, roc_curves, transform_errors
-from vestige.studies.heads.rates import (
-    Thresholds,
-    minimum_errors,
-    nearest_neighbor_thresholds,
-    other_heads,
-)
+from vestige.statistics.head_pairs import PairErrors
+from vestige.studies.heads.pairs import pair_errors
+from vestige.studies.heads.rates import Thresholds, minimum_errors, other_heads
 from vestige.studies.heads.reading import (
     Decoder,
     HeadReadings,
@@ -79,51 +62,18 @@ class DrawnHeads:
 
     @cached_property
     def others(self) -> Tensor:
-        """For each head another one whose training set is its decoy."""
+        """For each head another one whose training set is its decoy in pictures."""
         return other_heads(self.sets.members)
+
+    def pairs(self, images: Tensor) -> PairErrors:
+        """Errors of images to the sets of all heads."""
+        return pair_errors(images, self.sets.members, self.counted, self.records.x)
 
     def errors(self, images: Tensor, *, of_others: bool = False) -> np.ndarray:
         """Errors (heads, c) of images to each head's own set, or to the set of another one."""
         order = self.others if of_others else torch.arange(len(self.sets))
         members, counted = self.sets.members[order], self.counted[order]
         return minimum_errors(images, members, counted, self.records.x).numpy()
-
-
-def measure_heads(
-    reconstruct: Reconstructor,
-    victim: ReleasedHead,
-    records: Records,
-    heads: int,
-    *,
-    prior: Prior,
-    generator: torch.Generator,
-    factory: HeadFactory | None = None,
-    shadows: Tensor | None = None,
-    decoder: Decoder | None = None,
-    false_positive_rate: float = 0.01,
-    confidence: float = 0.95,
-) -> HeadRates:
-    """Run a prepared attack over ``heads`` disjoint validation heads and count what it redrew.
-
-    ``records`` are images that the attack never saw, ``prior`` those it had: τ is the mean error
-    from the first to the second. ``factory`` trains the heads in one batch, on the features of the
-    same records, in place of ``victim.release``. ``shadows`` (n, size) are weights of simulated
-    heads, for the Gaussian surrogates of the paper; ``decoder`` draws the ceiling from true
-    features.
-    """
-    drawn = reconstruct_heads(
-        reconstruct,
-        victim,
-        records,
-        heads,
-        prior=prior,
-        generator=generator,
-        factory=factory,
-        shadows=shadows,
-        decoder=decoder,
-    )
-    thresholds = nearest_neighbor_thresholds(records, prior.records)
-    return rates_of(drawn, thresholds, false_positive_rate, confidence)
 
 
 def reconstruct_heads(
@@ -195,57 +145,6 @@ def drawn_heads(
     )
 
 
-def rates_of(
-    drawn: DrawnHeads, thresholds: Thresholds, false_positive_rate: float, confidence: float
-) -> HeadRates:
-    """Count what an attack redrew, in every way; a pure function of what was drawn."""
-    own, other = drawn.errors(drawn.images), drawn.errors(drawn.images, of_others=True)
-    guessed = drawn.errors(drawn.guesses)
-    nulls = {"another head": other, "prior draw": drawn.errors(drawn.prior_draws)}
-    if drawn.surrogates is not None:
-        nulls["Gaussian weights"] = drawn.errors(drawn.surrogates)
-    by_class = np.array([thresholds.pooled])
-    if drawn.classes is not None:
-        by_class = np.asarray(thresholds.by_class)[drawn.classes.numpy()]
-    alpha, doubt = false_positive_rate, (1 - confidence) / 2
-
-    def counted(images: Tensor) -> tuple[CountedRates, ...]:
-        return counted_rates(
-            drawn.errors(images),
-            drawn.errors(images, of_others=True),
-            thresholds.pooled,
-            by_class,
-            alpha,
-            confidence,
-        )
-
-    return HeadRates(
-        heads=len(drawn.sets),
-        set_size=drawn.sets.members.shape[1],
-        conditional=drawn.classes is not None,
-        threshold=thresholds.pooled,
-        confidence=confidence,
-        false_positive_rate=alpha,
-        missing=int((~np.isfinite(own)).sum()),
-        counted=counted(drawn.images),
-        nulls=tuple(
-            NullRates(
-                name=name,
-                false_positives=clustered_rate(errors <= thresholds.pooled, doubt),
-                operating_point=operating_point(own, errors, alpha, confidence),
-                fit=normal_fit(transform_errors(errors)),
-            )
-            for name, errors in nulls.items()
-        ),
-        classes=_class_rates(drawn, own, other, guessed, by_class, alpha, confidence),
-        curves=roc_curves(own, other),
-        fit=normal_fit(transform_errors(own)),
-        histogram=histogram(own, *nulls.values()),
-        ceiling=() if drawn.decoded is None else counted(drawn.decoded),
-        redrawn=redrawn_rate(own, other, guessed, alpha, confidence),
-    )
-
-
 def _prior_draws(
     prior: Prior, heads: int, classes: Tensor | None, generator: torch.Generator
 ) -> Tensor:
@@ -259,38 +158,6 @@ def _prior_draws(
         places = torch.randint(len(members), (heads,), generator=generator)
         columns.append(prior.records.x[members[places]].cpu())
     return torch.stack(columns, 1)
-
-
-def _class_rates(
-    drawn: DrawnHeads,
-    own: np.ndarray,
-    other: np.ndarray,
-    guessed: np.ndarray,
-    by_class: np.ndarray,
-    alpha: float,
-    confidence: float,
-) -> tuple[ClassRates, ...]:
-    if drawn.classes is None:
-        return ()
-    doubt = (1 - confidence) / 2
-    joint = 1 - (1 - confidence) / own.shape[1]  # for all classes together (Bonferroni)
-    found = []
-    for place, label in enumerate(drawn.classes.tolist()):
-        mine, theirs = own[:, place : place + 1], other[:, place : place + 1]
-        point = operating_point(mine, theirs, alpha, joint)
-        redrawn = redrawn_rate(mine, theirs, guessed[:, place : place + 1], alpha, joint)
-        found.append(
-            ClassRates(
-                label=drawn.records.space.class_names[label],
-                threshold=float(by_class[place]),
-                true_positives=clustered_rate(mine <= by_class[place], doubt),
-                false_positives=clustered_rate(theirs <= by_class[place], doubt),
-                operating_point=point,
-                shown=point.lower is not None and point.lower > alpha,
-                redrawn=redrawn is not None and redrawn.lower > alpha,
-            )
-        )
-    return tuple(found)
 
 
 def middle_head(drawn: DrawnHeads) -> int:

@@ -23,6 +23,7 @@ from vestige.reports.numbers import count
 from vestige.reports.parts import AttackDescription, Check, Picture
 from vestige.simulation.training_sets import ClassCounts, OneAgainstRest, TrainingSets
 from vestige.streams import stream
+from vestige.studies.heads.counting import rates_of
 from vestige.studies.heads.judge import head_limits
 from vestige.studies.heads.measure import (
     DrawnHeads,
@@ -32,7 +33,6 @@ from vestige.studies.heads.measure import (
     middle_class,
     middle_head,
     nearest_member,
-    rates_of,
 )
 from vestige.studies.heads.rates import nearest_neighbor_thresholds
 from vestige.studies.heads.reading import Decoder, HeadReadings, read_heads
@@ -344,6 +344,7 @@ def _privacy_point(
         accuracy_upper=min(1.0, mean + spread),
         operating_point=rates.pooled.operating_point,
         true_positives=rates.pooled.true_positives,
+        counted=rates.counted,
         reconstruction=Picture.of(image.numpy()) if finite else None,
         error=error if finite else None,
     )

@@ -1,0 +1,204 @@
+"""The tables of a study of heads: the counts, what chance could be, and every class."""
+
+from __future__ import annotations
+
+from vestige.pages.marks import interval_bar
+from vestige.pages.tables import Column, Row, Table
+from vestige.reports import numbers
+from vestige.reports.heads import (
+    AssignmentTest,
+    ClassRates,
+    CountedRates,
+    HeadRates,
+    NullRates,
+    OperatingPoint,
+)
+
+COUNTS = {
+    "pooled": "one threshold for all classes",
+    "per class": "a threshold for each class",
+    "class-normalised": "errors in units of the class's own threshold",
+}
+
+NULLS = {
+    "another head": "reconstructions against all other heads' images (Definition 1)",
+    "prior draw": "a random record of the class in place of a reconstruction",
+    "Gaussian weights": "reconstructions of random weights, as the paper counts",
+}
+
+
+def written_point(point: OperatingPoint) -> str:
+    """Write TPR at FPR = α with its limits, or what they need."""
+    value = point.true_positive_rate
+    if point.lower is None or point.upper is None:
+        return f"{numbers.percent(value)} (limits need {numbers.plural(point.needed, 'head')})"
+    if value <= 0:
+        return f"none (at most {numbers.at_most(point.upper)})"
+    if value >= 1:
+        return f"all (at least {numbers.at_least(point.lower)})"
+    return f"{numbers.percent(value)} ({numbers.limits(point.lower, point.upper)})"
+
+
+def rate_columns(rates: HeadRates) -> tuple[Column, ...]:
+    """The three rates that every table gives."""
+    alpha = numbers.share(rates.false_positive_rate)
+    return (Column("TPR at τ"), Column("FPR at τ"), Column(f"TPR at FPR = {alpha}"))
+
+
+def rate_cells(counted: CountedRates) -> tuple[str, ...]:
+    """The three rates with their limits."""
+    return (
+        numbers.rate_with_limits(counted.true_positives),
+        numbers.rate_with_limits(counted.false_positives),
+        written_point(counted.operating_point),
+    )
+
+
+def counted_table(rates: HeadRates) -> Table:
+    """Pooled, per class, class-normalised; then the ceiling, counted alike.
+
+    The row of the count that the verdict rests on is marked.
+    """
+    rows = [
+        Row(
+            one.name.capitalize(),
+            COUNTS[one.name],
+            (*rate_cells(one), written_lower(one.joint_lower), written_test(one.test)),
+            lead=one == rates.strongest,
+        )
+        for place, one in enumerate(rates.counted)
+        if rates.conditional or place == 0
+    ]
+    rows += [
+        Row(
+            f"Ceiling, {one.name}",
+            "the decoder, given the true features",
+            (*rate_cells(one), written_lower(one.joint_lower), ""),
+        )
+        for place, one in enumerate(rates.ceiling)
+        if rates.conditional or place == 0
+    ]
+    columns = (*rate_columns(rates), Column("At least, by all counts together"), Column("p"))
+    return Table("Counted", columns, tuple(rows)).without_empty_columns()
+
+
+def written_lower(lower: float | None) -> str:
+    """Write a lower limit, if there is one."""
+    return "" if lower is None else numbers.at_least(lower)
+
+
+def written_test(test: AssignmentTest | None) -> str:
+    """Write the p-value of a test, if there is one."""
+    return "" if test is None else numbers.p_value(test.p_value)
+
+
+def ceiling_sentence(rates: HeadRates) -> str:
+    """Say how much the head hides and how much the decoder cannot draw."""
+    if not rates.ceiling:
+        return ""
+    reached = rates.pooled.operating_point.true_positive_rate
+    best = rates.ceiling[0].operating_point.true_positive_rate
+    given = f"Given the true features, the decoder of this attack reaches {numbers.percent(best)}"
+    if reached >= best:
+        return f"{given}: no more than it reaches from the head, which hides nothing from it."
+    return (
+        f"{given}. What lies between {numbers.percent(reached)} and that is hidden by the head; "
+        "what lies above it, this decoder cannot draw."
+    )
+
+
+def null_table(rates: HeadRates) -> Table:
+    """What counts as chance, three ways."""
+    alpha = numbers.share(rates.false_positive_rate)
+    rows = [
+        Row(
+            one.name.capitalize(),
+            NULLS[one.name],
+            (numbers.rate_with_limits(one.false_positives), *point_cells(rates, one)),
+            lead=place == 0,
+        )
+        for place, one in enumerate(rates.nulls)
+    ]
+    columns = (Column("FPR at τ"), *point_columns(rates, alpha))
+    return Table("Chance is", columns, tuple(rows))
+
+
+def point_columns(rates: HeadRates, alpha: str) -> tuple[Column, ...]:
+    """TPR at FPR = α by every count."""
+    if not rates.conditional:
+        return (Column(f"TPR at FPR = {alpha}"),)
+    names = (one.name for one in rates.counted)
+    return tuple(Column(f"TPR at FPR = {alpha}, {name}") for name in names)
+
+
+def point_cells(rates: HeadRates, null: NullRates) -> tuple[str, ...]:
+    """The operating points against one kind of null; a dash where a document lacks them."""
+    points = [written_point(one) for one in null.points] or [written_point(null.operating_point)]
+    width = len(rates.counted) if rates.conditional else 1
+    return tuple(points[:width]) + (numbers.EN_DASH,) * (width - len(points))
+
+
+def class_verdicts(rates: HeadRates) -> Table | None:
+    """Which classes are exposed, in words, with their limits drawn; all hold together."""
+    if not rates.classes:
+        return None
+    alpha = rates.false_positive_rate
+    rows = []
+    for one in rates.classes:
+        point = one.operating_point
+        low, high = point.lower or 0.0, 1.0 if point.upper is None else point.upper
+        places = (alpha, low, high, point.true_positive_rate)
+        bar = interval_bar(*(100 * v for v in places), kind="ci" if one.shown else "ci guess")
+        rows.append(
+            Row(
+                one.label,
+                "",
+                (class_words(one), bar, written_point(point), written_test(one.test)),
+                lead=one.shown,
+            )
+        )
+    columns = (
+        Column("What was shown", number=False),
+        Column("From 0 to 100%, chance dotted", number=False),
+        Column(f"TPR at FPR = {numbers.share(alpha)}"),
+        Column("p"),
+    )
+    return Table("Class", columns, tuple(rows)).without_empty_columns()
+
+
+def class_words(one: ClassRates) -> str:
+    """What the study shows of one class; never that it is protected."""
+    if not one.shown:
+        return "nothing shown"
+    return "exposed: images are redrawn" if one.redrawn else "exposed: images are told from others"
+
+
+def exposed_sentence(rates: HeadRates) -> str:
+    """Name how many classes are exposed."""
+    total, shown = len(rates.classes), sum(one.shown for one in rates.classes)
+    if shown == 0:
+        return "No single class was shown to be exposed. That does not show that one is protected."
+    which = "All" if shown == total else f"{numbers.count(shown)} of {numbers.count(total)}"
+    rest = "" if shown == total else " The others are not shown to be protected."
+    return f"{which} classes are exposed.{rest}"
+
+
+def class_table(rates: HeadRates) -> Table | None:
+    """Every class with its own threshold."""
+    if not rates.classes:
+        return None
+    rows = [
+        Row(
+            one.label,
+            "",
+            (
+                numbers.distance(one.threshold),
+                numbers.rate_with_limits(one.true_positives),
+                numbers.rate_with_limits(one.false_positives),
+                written_point(one.operating_point),
+            ),
+            lead=one.shown,
+        )
+        for one in rates.classes
+    ]
+    return Table("Class", (Column("Its τ"), *rate_columns(rates)), tuple(rows))
