@@ -6,7 +6,7 @@ finds the threshold again, among pairs of different heads, and counts own errors
 included, says how many independent trials the own errors are worth, and Clopper–Pearson limits for
 so many trials hold near 0 and 1 too, where quantiles of replicates do not (Korn and Graubard 1998).
 A rate at a quantile of few nulls is too large on average: lower limits are taken at the value less
-twice the bias of the replicates. ``benchmarks/null_worlds.py heads`` measures how often they miss.
+twice the bias of the replicates. ``benchmarks/null_sections/head_limits.py`` measures limits.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def counted_table(rates: HeadRates) -> Table:
         for place, one in enumerate(rates.ceiling)
         if rates.conditional or place == 0
     ]
-    columns = (*rate_columns(rates), Column("At least, by all counts together"), Column("p"))
+    columns = (*rate_columns(rates), Column("At least, jointly"), Column("p"))
     return Table("Counted", columns, tuple(rows)).without_empty_columns()
 
 

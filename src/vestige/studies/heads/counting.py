@@ -17,7 +17,7 @@ from vestige.shadows.heads.factory import HeadFactory
 from vestige.statistics.head_counts import HeadCounts
 from vestige.statistics.head_rates import clustered_rate, operating_point, point_by_class
 from vestige.statistics.head_roc import histogram, normal_fit, roc_curves, transform_errors
-from vestige.statistics.head_tests import assignment_tests
+from vestige.statistics.head_tests import PERMUTATIONS, assignment_tests
 from vestige.studies.heads.measure import DrawnHeads, reconstruct_heads
 from vestige.studies.heads.rates import Thresholds, nearest_neighbor_thresholds
 from vestige.studies.heads.reading import Decoder
@@ -65,7 +65,12 @@ def measure_heads(
 
 
 def rates_of(
-    drawn: DrawnHeads, thresholds: Thresholds, false_positive_rate: float, confidence: float
+    drawn: DrawnHeads,
+    thresholds: Thresholds,
+    false_positive_rate: float,
+    confidence: float,
+    *,
+    permutations: int = PERMUTATIONS,
 ) -> HeadRates:
     """Count what an attack redrew, in every way; a pure function of what was drawn."""
     alpha, units = false_positive_rate, np.array([thresholds.pooled])
@@ -73,7 +78,7 @@ def rates_of(
         units = np.asarray(thresholds.by_class)[drawn.classes.numpy()]
     pairs, guessed = drawn.pairs(drawn.images), drawn.errors(drawn.guesses)
     own, others = pairs.own, pairs.sample(CURVE_NULLS)
-    tests = assignment_tests(pairs, units, alpha)
+    tests = assignment_tests(pairs, units, alpha, permutations=permutations)
     counts = HeadCounts.of(pairs, units, alpha, confidence, guessed)
     counted = counts.counted_rates(thresholds.pooled, tests[:3])
     classes = ()
