@@ -6,14 +6,18 @@ import re
 
 import pytest
 
-from vestige.pages.heads.page import (
+from vestige.pages.heads.page import privacy_view, render_heads
+from vestige.pages.heads.tables import (
     ceiling_sentence,
+    class_verdicts,
     counted_table,
-    privacy_view,
-    render_heads,
+    exposed_sentence,
+    null_table,
     written_point,
 )
 from vestige.reports.heads import HeadReport, OperatingPoint
+from vestige.reports.parts import VerdictKind
+from vestige.studies.judge import judge
 
 from .studies import STUDIES, heads, made_rates, null_heads
 
@@ -98,3 +102,71 @@ def test_a_reconstruction_that_is_missing_is_a_miss():
     assert not shown.false_hit
     page = render_heads(heads())
     assert "Reconstruction: nothing" in page
+
+
+def test_all_counts_stand_together_and_the_verdict_rests_on_the_marked_one():
+    report, rates = heads(1.0), made_rates(1.0)
+    strongest = rates.strongest
+    assert strongest.joint_lower == max(one.joint_lower for one in rates.counted)
+    marked = [row.name for row in counted_table(rates).rows if row.lead]
+    assert marked == [strongest.name.capitalize()]
+    assert f"({strongest.name.replace(' ', '-')} count)" in report.verdict.headline
+    for one in rates.counted:
+        assert f"{one.name} {one.operating_point.true_positive_rate:.0%}" in report.verdict.lede
+    assert len(null_table(rates).columns) == 1 + len(rates.counted)
+    view = privacy_view(report.findings)
+    assert len(view.table.columns) == 2 + len(rates.counted)
+
+
+def test_exposed_classes_are_named_in_words():
+    rates = made_rates(1.0)
+    table = class_verdicts(rates)
+    words = [row.cells[0] for row in table.rows]
+    assert words[0] == "nothing shown"
+    assert words[-1] == "exposed: images are redrawn"
+    shown = sum(one.shown for one in rates.classes)
+    assert exposed_sentence(rates).startswith(f"{shown} of 10 classes are exposed.")
+    assert [row.lead for row in table.rows] == [one.shown for one in rates.classes]
+    assert "does not show that one is protected" in exposed_sentence(null_heads().findings.rates)
+
+
+def test_a_count_that_fails_its_test_shows_nothing_whatever_its_limit():
+    report = heads(1.0)
+    rates = report.findings.rates
+    failed = tuple(
+        one.model_copy(update={"test": one.test.model_copy(update={"as_extreme": 25})})
+        for one in rates.counted
+    )
+    found = report.findings.model_copy(
+        update={"rates": rates.model_copy(update={"counted": failed})}
+    )
+    assert judge(found).verdict.kind is VerdictKind.NOT_DEMONSTRATED  # p = .026
+    unlimited = tuple(one.model_copy(update={"joint_lower": None}) for one in rates.counted)
+    found = report.findings.model_copy(
+        update={"rates": rates.model_copy(update={"counted": unlimited})}
+    )
+    verdict = judge(found).verdict
+    assert verdict.kind is VerdictKind.DEMONSTRATED
+    assert "How many needs more heads" in verdict.headline
+    assert "p = 0.001" in verdict.lede
+
+
+def test_documents_without_tests_and_joint_limits_are_read_judged_and_drawn():
+    held = heads(1.0).model_dump(mode="json")
+    rates = held["findings"]["rates"]
+    rates["redrawn"] = rates["counted"][0]["redrawn"]
+    for one in rates["counted"] + rates["ceiling"]:
+        for name in ("joint_lower", "redrawn", "test"):
+            del one[name]
+    for one in rates["classes"]:
+        del one["test"]
+    for one in rates["nulls"]:
+        del one["points"]
+    for one in held["findings"]["privacy"]:
+        del one["counted"]
+    report = HeadReport.model_validate(held)
+    assert report.findings.rates.strongest.name == "pooled"
+    verdict = judge(report.findings).verdict
+    assert verdict.kind is VerdictKind.DEMONSTRATED
+    assert "count)" not in verdict.headline
+    assert "Class by class" in render_heads(report)

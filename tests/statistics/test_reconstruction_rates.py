@@ -17,12 +17,10 @@ from vestige.reports.heads import NormalFit
 from vestige.simulation.training_sets import ClassCounts, OneAgainstRest, TrainingSets
 from vestige.statistics.head_rates import (
     clustered_rate,
-    counted_rates,
     effective_trials,
     honest_rank,
     operating_point,
     point_by_class,
-    redrawn_rate,
 )
 from vestige.statistics.head_roc import (
     counted_rate,
@@ -376,19 +374,6 @@ def test_ties_with_the_threshold_do_not_pass():
     assert above <= 25
 
 
-def test_redrawn_are_those_that_pass_and_are_less_than_half_as_far_as_the_guess():
-    world = np.random.default_rng(9)
-    guessed, nulls = world.gamma(9, 0.1, (200, 4)), world.gamma(9, 0.1, (200, 4))
-    for share, expected in ((0.3, 0), (0.49, 0), (0.51, 800), (1.0, 800)):
-        # A share of the way from the guess to the secret leaves (1 − share)² of the error.
-        own = (1 - share) ** 2 * guessed * 1e-3
-        rate = redrawn_rate(own, nulls, guessed * 1e-3, 0.05, 0.95)
-        assert rate.hits == expected
-    far = redrawn_rate(nulls, nulls, 1e9 * guessed, 0.05, 0.95)
-    assert far.lower <= 0.05
-    assert redrawn_rate(nulls[:3], nulls[:3], guessed[:3], 0.01, 0.95) is None
-
-
 def test_honest_thresholds_rarely_pass_too_many_nulls():
     # Normal nulls in clusters: the share beyond a threshold is known. At most 2.5% of runs may
     # exceed α; more than 24 of 400 has probability below 1e-4.
@@ -399,34 +384,3 @@ def test_honest_thresholds_rarely_pass_too_many_nulls():
         if place:
             worse += norm.cdf(np.sort(nulls, axis=None)[place - 1] / math.sqrt(2)) > 0.05
     assert worse <= 24
-
-
-def test_limits_do_not_depend_on_the_order_of_heads_or_classes():
-    world = np.random.default_rng(6)
-    own, nulls = world.gamma(1, 1, (90, 4)), world.gamma(3, 1, (90, 4))
-    by_class = np.array([0.5, 1.0, 1.5, 2.0])
-    heads, classes = world.permutation(90), world.permutation(4)
-    first = counted_rates(own, nulls, 1.0, by_class, 0.1, 0.95)
-    second = counted_rates(
-        own[heads][:, classes], nulls[heads][:, classes], 1.0, by_class[classes], 0.1, 0.95
-    )
-    for one, other in zip(first, second):
-        assert one.name == other.name
-        assert one.true_positives.hits == other.true_positives.hits
-        assert one.true_positives.lower == pytest.approx(other.true_positives.lower)
-        assert one.operating_point.lower == pytest.approx(other.operating_point.lower)
-        assert one.operating_point.true_positive_rate == pytest.approx(
-            other.operating_point.true_positive_rate
-        )
-
-
-def test_an_easy_class_sets_the_pooled_threshold_but_not_the_others():
-    # Class 0 is guessed by anybody, class 1 is leaked: pooled, nulls of class 0 hide the leak.
-    world = np.random.default_rng(7)
-    own = np.stack([world.normal(0.1, 0.01, 800), world.normal(0.3, 0.05, 800)], 1)
-    nulls = np.stack([world.normal(0.1, 0.01, 800), world.normal(1.0, 0.05, 800)], 1)
-    pooled, by_class, normalised = counted_rates(own, nulls, 0.3, np.array([0.11, 0.5]), 0.01, 0.95)
-    assert pooled.operating_point.true_positive_rate < 0.05
-    assert by_class.operating_point.true_positive_rate == pytest.approx(0.5, abs=0.03)
-    assert by_class.operating_point.lower > 0.4
-    assert normalised.true_positives.value > pooled.true_positives.value

@@ -161,5 +161,11 @@ class _Tail:
 
 def _weighted_shares(own: np.ndarray, weights: np.ndarray, thresholds: list[float]) -> np.ndarray:
     """Share of own errors (heads, classes) below each threshold, heads counted by weight."""
-    hits = [weight @ (own < limit).mean(1) for weight, limit in zip(weights, thresholds)]
-    return np.array(hits) / weights.sum(1)
+    limits = np.asarray(thresholds)[:, None, None]
+    step = max(1, CHUNK // own.size)
+    shares = []
+    for start in range(0, len(weights), step):
+        part = slice(start, start + step)
+        passed = (own < limits[part]).sum(2)
+        shares.append((weights[part] * passed).sum(1) / (own.shape[1] * weights[part].sum(1)))
+    return np.concatenate(shares)
