@@ -16,7 +16,7 @@ from sheet import Sheet
 from vestige.statistics.head_counts import HeadCounts
 from vestige.statistics.head_pairs import PairErrors
 
-REPLICATES = 400
+REPLICATES = 200
 LEVEL = 0.05
 
 
