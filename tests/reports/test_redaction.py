@@ -44,7 +44,7 @@ DESCRIPTIONS = re.compile(
     r"|space/(kind|noun)|claim/source|bounds/.*|exclusivity/.*|times/.*"
     r"|(pre)?(flight|checks)/\d+/.*|failure/(attack|remedy)"
     r"|(attacks/\d+|attack)/(name|summary|cites)|(candidates|exhibits)/\d+/attack"
-    r"|rates/(counted|ceiling|nulls|curves)/\d+/name|methods/\d+/.*"
+    r"|rates/(counted|ceiling|nulls|curves)/\d+/name|privacy/\d+/counted/\d+/name|methods/\d+/.*"
     r"|attacks/[^/]+|servers/\d+/.*|points/\d+/(defense|setting|mechanism)"
     r"|points/\d+/cells/\d+/(server|strongest|verdict|floor/reason|measures/\d+/attack)"
     r"|(matched|fronts|recommendations)/\d+/(server|defense|labels/.*|between/.*|sentence|reason)"
