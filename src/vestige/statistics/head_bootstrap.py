@@ -31,7 +31,7 @@ FEWEST = 100
 WORK = 4e8
 """Weights of pairs that are summed at most for more than the fewest replicates."""
 
-CHUNK = 2**24
+CHUNK = 2**22
 """Most weights that are held at once."""
 
 
