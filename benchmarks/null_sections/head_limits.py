@@ -63,6 +63,7 @@ WORLDS = {
     "12 heads, 10% FPR": World(12, 10, 0.1),
     "popular records": World(70, 10, 0.01, drawing=0.1, record=0.6, pair=0.1, apart=0.5),
     "blurred heads": World(70, 5, 0.01, drawing=0.6, record=0.1, pair=0.1, apart=0.3),
+    "200 blurred heads": World(200, 5, 0.01, drawing=0.6, record=0.1, pair=0.1, apart=0.3),
     "one class": World(100, 1, 0.01, leak=1.5),
     "almost all leaked": World(70, 10, 0.01, leak=3.0),
     "nothing leaked": World(70, 10, 0.01, leak=-9.0),
