@@ -52,6 +52,14 @@ def test_a_search_that_succeeds_is_the_same_with_and_without():
     assert place.error(patient) < 0.1
 
 
+def test_a_prior_of_copies_of_the_secret_stops_nothing():
+    """Its records are not unrelated: a search cannot be compared with them."""
+    place = matched_world()
+    copies = place.secret[torch.zeros(12, dtype=torch.long)]
+    place = replace(place, public=replace(place.public, prior=Prior(copies)))
+    assert place.attacked(ATTACK).remark == ""
+
+
 def test_the_deadline_is_a_count_and_short_searches_have_none():
     """Evaluations do not depend on the clock; ten iterations at least come before it."""
     place = unmatched_world()

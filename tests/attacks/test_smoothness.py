@@ -17,6 +17,7 @@ from vestige.attacks.gradient_matching.search import EXPLAINED
 from vestige.attacks.gradient_matching.smoothness import (
     LAST,
     SHARPNESS,
+    SMOOTHEST,
     balanced,
     excess,
     ratio_at,
@@ -73,16 +74,18 @@ def test_noise_has_no_smoothness_and_photographs_have_much():
     assert excess(faces) > 3
 
 
-def test_smoothness_of_too_few_or_blank_images_is_none():
+def test_smoothness_of_no_or_blank_images_is_none():
     assert excess(torch.zeros((5, 1, 8, 8))) == 0
-    assert excess(torch.rand((1, 1, 8, 8), generator=stream())) == 0
+    assert excess(torch.zeros((0, 1, 8, 8))) == 0
+    pages = torch.rand((5, 3, 1, 1), generator=stream()).expand(5, 3, 8, 8)
+    assert excess(pages) == SMOOTHEST
     assert excess(torch.rand((5, 1, 1, 1), generator=stream())) == 0
 
 
 def test_digits_are_stark_and_nothing_smooth_or_off_the_bounds_is():
     digits = torch.tensor(load_digits().images[:300], dtype=torch.float32)[:, None] / 16
     assert stark(digits)
-    assert not stark(digits[:1])
+    assert not stark(digits[:0])
     assert not stark(0.2 + 0.6 * digits)
     assert not stark(torch.nn.functional.interpolate(digits, scale_factor=4, mode="bilinear"))
     assert not stark(torch.rand((50, 1, 8, 8), generator=stream()))
@@ -95,10 +98,18 @@ def test_settings_that_are_left_open_are_those_of_the_prior():
     space = ImageSpace(1, 8, 8, tuple("0123456789"))
     records = Records(x, torch.tensor(digits.target[:60]), space)
     named = InvertingGradients(
-        20, signed=True, learning_rate=0.2, tensor_share=0.0, smoothness=0.0, patience=0
+        20,
+        signed=True,
+        learning_rate=0.2,
+        tensor_share=0.0,
+        smoothness=0.0,
+        polish=0.15,
+        patience=0,
     )
     assert attacked(InvertingGradients(20, patience=0), records, 0) == attacked(named, records, 0)
-    named = InvertingGradients(20, signed=False, learning_rate=0.1, tensor_share=0.3, patience=0)
+    named = InvertingGradients(
+        20, signed=False, learning_rate=0.1, tensor_share=0.3, polish=0.3, patience=0
+    )
     photos = photographs()
     assert attacked(InvertingGradients(20, patience=0), photos, 0) == attacked(named, photos, 0)
 

@@ -61,7 +61,8 @@ class InvertingGradients:
       does not. 1 is the paper.
     - ``polish`` is the share of the iterations that match without smoothness, first by Adam, then
       by L-BFGS, which reaches the bottom of the basin that Adam circles in. Its result replaces
-      smooth images only where it explains the release to rounding. 0 is the paper.
+      smooth images only where it explains the release to rounding. 0 is the paper; None is .3, and
+      .15 for stark images.
     - Adam reads the slope, not its sign, and the rate falls along half a cosine;
       ``signed=True`` takes the sign, and cuts the rate to a tenth after 3/8, 5/8 and 7/8 of the
       steps, as in the paper. None takes the sign for stark images; a ``learning_rate`` of
@@ -91,7 +92,7 @@ class InvertingGradients:
     total_variation: float = 0.0
     tensor_share: float | None = None
     inner_weight: float = 0.3
-    polish: float = 0.3
+    polish: float | None = None
     signed: bool | None = None
     batch_norm_weight: float = 0.0
     initialization: Literal["normal", "uniform"] = "uniform"
@@ -131,14 +132,16 @@ class InvertingGradients:
         labels, origin = labels_of(public, observation)
         targets = matching.targets(labels)
         images, noisy = isinstance(public.space, ImageSpace), matching.noise_share > 0
-        sharp = likely.stark and not noisy
-        smooth = 0.0 if sharp or self.total_variation else self.smoothness * likely.smoothness
-        signed = sharp if self.signed is None else self.signed
-        share = (0.0 if sharp else 0.3) if self.tensor_share is None else self.tensor_share
+        smooth = (
+            0.0 if likely.stark or self.total_variation else self.smoothness * likely.smoothness
+        )
+        signed = likely.stark if self.signed is None else self.signed
+        share = (0.0 if likely.stark else 0.3) if self.tensor_share is None else self.tensor_share
+        polish = (0.15 if likely.stark else 0.3) if self.polish is None else self.polish
         penalty, posterior = self._penalty(matching, targets), None
         if noisy and images:
             posterior = self._penalty(matching, targets, smoothness_weight(matching, size))
-        plain = noisy and not smooth
+        plain = noisy and not images
         search = Search(
             matching,
             targets,
@@ -146,9 +149,9 @@ class InvertingGradients:
             self.learning_rate or (0.2 if signed else 0.1),
             0.0 if plain else share,
             1.0 if plain else self.inner_weight,
-            self.polish,
+            polish,
             signed,
-            posterior if plain else penalty,
+            penalty if smooth or posterior is None else posterior,
             posterior,
             0.0 if noisy else self.patience,
         )

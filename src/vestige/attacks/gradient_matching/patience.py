@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -14,6 +15,10 @@ from vestige.records import ImageSpace
 
 UNRELATED = 9
 """Batches of prior records whose median distance is that of unrelated images."""
+
+RELATED = 1 / 3
+"""Share of the distance of random images below which the prior's records are too close to the
+release to be unrelated. On digits, faces and photographs that were, the share was .5 to 1.5."""
 
 MARGIN = 0.15
 """Share by which a search must get below that distance; docs/choosing-attacks.md has the searches
@@ -71,12 +76,19 @@ class Patience:
 
 
 def unrelated_distance(matching: Matching, stack: Stack, size: int) -> float:
-    """Median distance of batches of prior records, spread over the prior, from the release."""
+    """Median distance of batches of prior records, spread over the prior, from the release.
+
+    Infinite where it is below ``RELATED`` of that of random images: then the prior holds copies of
+    the secret, and its records are not unrelated.
+    """
     records = matching.public.prior.records.x
     starts = torch.arange(UNRELATED) * max(1, len(records) // UNRELATED)
-    distances = []
-    for start in starts.tolist():
-        batch = records[(start + torch.arange(size)) % len(records)].to(matching.like)
-        simulated = stack.simulate(batch, functional=False).detach()
-        distances.append(stack.distance(simulated[None])[0])
-    return float(torch.cat(distances).median())
+    known = [records[(start + torch.arange(size)) % len(records)] for start in starts.tolist()]
+    shape, generator = (size, *matching.public.space.shape), torch.Generator().manual_seed(0)
+    random = [torch.rand(shape, generator=generator) for _ in known]
+    medians = []
+    for batches in (known, random):
+        simulated = [stack.simulate(x.to(matching.like), functional=False) for x in batches]
+        distances = [stack.distance(one.detach()[None])[0] for one in simulated]
+        medians.append(float(torch.cat(distances).median()))
+    return medians[0] if medians[0] > RELATED * medians[1] else math.inf

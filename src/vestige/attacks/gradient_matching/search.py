@@ -168,17 +168,19 @@ class Search:
         rate: float = 1.0,
         done: int = 0,
         patience: Patience | None = None,
+        shown: bool = True,
     ) -> tuple[Tensor, Tensor, bool]:
         """Best iterates (restarts, batch, *shape) of projected Adam, and their objectives.
 
-        ``rate`` multiplies the learning rate; ``done`` iterations came before.
+        ``rate`` multiplies the learning rate; ``done`` iterations came before. Frames are ``shown``
+        unless the search might not return what it finds here.
         """
         first, second = torch.zeros_like(x), torch.zeros_like(x)
         best_x = x = self.matching.clipped(x)
         best = torch.full((len(x),), float("inf"), dtype=x.dtype, device=x.device)
         if not steps:
             return best_x, best, False
-        due = progress.frames_due(self.iterations)
+        due = progress.frames_due(self.iterations) if shown else frozenset()
         for step in range(steps):
             values, (slope,) = stack(x)
             best_x, best = keep_better(x, values, best_x, best)
@@ -216,13 +218,14 @@ class Search:
         if powers is not None:
             first = round(SHARPENING * steps)
             wanted = _wanted(bare(x)[0], PROMISING, powers - 1)
+            done = self.iterations - steps
             x, values, stopped = self._descend(
-                bare, x, first, rate=SHARPENING_RATE, done=self.iterations - steps
+                bare, x, first, rate=SHARPENING_RATE, done=done, shown=False
             )
             if stopped or not bool((values < wanted).any()):
                 return x, stopped
             steps -= first
-        return self._to_bottom(bare, x, steps)
+        return self._to_bottom(bare, x, steps, shown=powers is None)
 
     def _most_probable(self, stack: Stack, x: Tensor, steps: int) -> tuple[Tensor, Tensor, bool]:
         """Candidates (restarts, batch, *shape) near x that are most probable given the release.
@@ -241,7 +244,9 @@ class Search:
         lower, stopped = self._to_bottom(last, x, steps - first)
         return *keep_better(lower, last(lower)[0], x, values), stopped
 
-    def _to_bottom(self, stack: Stack, x: Tensor, steps: int) -> tuple[Tensor, bool]:
+    def _to_bottom(
+        self, stack: Stack, x: Tensor, steps: int, *, shown: bool = True
+    ) -> tuple[Tensor, bool]:
         """The bottom (restarts, batch, *shape) of the basin of x by L-BFGS, and whether to stop."""
 
         def evaluate(points: Tensor) -> tuple[Tensor, Tensor]:
@@ -250,7 +255,7 @@ class Search:
 
         # Without bounds: an objective that it cannot leave is its own bound.
         search, done, stopped = BatchedLBFGS(evaluate, x.flatten(1)), self.iterations - steps, False
-        due = progress.frames_due(self.iterations)
+        due = progress.frames_due(self.iterations) if shown else frozenset()
         for step in range(steps):
             if done + step in due:
                 point = search.points[int(search.values.argmin())].to(x).reshape(x.shape[1:])

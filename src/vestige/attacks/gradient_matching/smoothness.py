@@ -25,6 +25,10 @@ ROUGH, SATURATED = 2.0, 0.25
 """Smoothness below which images are hardly smoother than noise (digits of 8 × 8 have .8, those of
 28 × 28 4.1, faces of 25 × 25 5.5), and the share of their pixels on the bounds that makes them
 stark: half of those of digits."""
+SMOOTHEST = 20.0
+"""Smoothness beyond which images count as no smoother; pages of one colour have no limit."""
+FAINTEST = 0.01
+"""Least scale at which neighbouring pixels are taken to differ, however blank the prior's are."""
 LAST = 0.1
 """Share of that ratio that is left in the last step."""
 SHARPNESS = 1e-3
@@ -51,27 +55,27 @@ def smoothness_weight(matching: Matching, size: int) -> float:
     public = matching.public
     scale = float(total_variation(public.prior.records.x)) / 2
     pixels = size * math.prod(public.space.shape)
-    return matching.noise_share * pixels / max(scale, 1e-6)
+    return matching.noise_share * pixels / max(scale, FAINTEST)
 
 
 def excess(images: Tensor) -> float:
     """How much smoother images (n, channels, height, width) are than noise of the same deviation.
 
     Neighbouring pixels of white noise of deviation s differ by 2s/√π on average; returned is that
-    divided by what they differ by here, minus one, and not below 0. It is about 4 for photographs
-    of 32 × 32 and below 1 for digits of 8 × 8.
+    divided by what they differ by here, minus one, and between 0 and ``SMOOTHEST``. It is about 4
+    for photographs of 32 × 32 and below 1 for digits of 8 × 8; blank images say nothing.
     """
     differences = [images.diff(dim=dim).abs().mean() for dim in (-1, -2) if images.shape[dim] > 1]
-    if len(images) < 2 or not differences:
+    if not len(images) or not differences:
         return 0.0
     typical = float(torch.stack(differences).mean())
-    deviation = float(images.std())
-    return max(0.0, 2 * deviation / math.sqrt(math.pi) / max(typical, 1e-6) - 1)
+    white = 2 * float(images.std()) / math.sqrt(math.pi)
+    return min(SMOOTHEST, max(0.0, white / max(typical, 1e-6) - 1))
 
 
 def stark(images: Tensor) -> bool:
     """Whether images in [0, 1] are hardly smoother than noise, with many pixels on the bounds."""
-    if len(images) < 2 or excess(images) >= ROUGH:
+    if not len(images) or excess(images) >= ROUGH:
         return False
     return float(((images <= 0) | (images >= 1)).float().mean()) >= SATURATED
 
