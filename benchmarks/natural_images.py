@@ -67,6 +67,7 @@ FORMER = InvertingGradients(
 )
 """The default that was tuned on digits and faces."""
 FORMER_CELLS = (("digits", 32, 8), ("digits", 16, 4), ("faces", 32, 1), ("faces", 32, 4))
+FORMER_SEED = 9_700
 SOLVED = 60.0
 """Decibels above which nobody sees a difference: images count no more than that."""
 NOISY_CELLS = (("convnet", 4, 0.01), ("lenet5", 1, 0.01), ("convnet", 4, 0.1))
@@ -287,10 +288,10 @@ def calibration_error(network: str, batch: int, releases: int = 40) -> tuple[flo
 def against_former(data: str, width: int, batch: int, seeds: int = 10) -> tuple[float, float]:
     """Mean PSNR of the default and of the former one on the same batches, no image above SOLVED."""
     torch.set_num_threads(1)
-    split = datasets.load(data).split(seed=FIRST_SEED)
+    split = datasets.load(data).split(seed=FORMER_SEED)
     found: list[list[float]] = [[], []]
     for seed in range(seeds):
-        generator = stream(FIRST_SEED + seed)
+        generator = stream(FORMER_SEED + seed)
         simulator = GradientSimulator(convnet(split.space, width=width, generator=generator))
         secret = split.train[torch.randperm(len(split.train), generator=generator)[:batch]]
         gradient = simulator(secret.x, one_hot(secret.y, len(split.space.class_names)))
