@@ -56,7 +56,7 @@ class ReconstructionFacts(_Facts):
 
 _F = TypeVar("_F", bound=_Facts)
 
-_RECONSTRUCTED = ("candidates", "labels", "confidence", "samples")
+_RECONSTRUCTED = ("candidates", "labels", "confidence", "samples", "rehearsed")
 """Tensors of a reconstruction, in a file under these names."""
 
 

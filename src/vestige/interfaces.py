@@ -112,7 +112,9 @@ class Reconstruction:
     kept the attack from more, in whole sentences; ``ties`` counts the records that fit as well as
     the candidate, itself included. ``samples`` (s, k, *shape) are candidates of other searches that
     explain the release about as well: where they differ, the release does not determine the
-    record. ``info`` holds facts for a reader, never for a program. An attack does not judge itself.
+    record. ``rehearsed`` (k, 3) are, where confidence is a rate, the hits among the rehearsed
+    candidates behind it, their number, and the decoys of a hit. ``info`` holds facts for a reader,
+    never for a program. An attack does not judge itself.
     """
 
     candidates: Tensor
@@ -124,6 +126,7 @@ class Reconstruction:
     remark: str = ""
     ties: int = 1
     samples: Tensor | None = None
+    rehearsed: Tensor | None = None
 
     def __post_init__(self) -> None:
         check_fields(self, counts=("ties",), any_number=("objective",))
@@ -139,6 +142,8 @@ class Reconstruction:
             value = getattr(self, name)
             if value is not None and value.shape != self.candidates.shape[:1]:
                 raise BadInput(f"The attack returned {name} that do not match its candidates.")
+        if self.rehearsed is not None and self.rehearsed.shape != (len(self.candidates), 3):
+            raise BadInput("The attack returned rehearsed hits that do not match its candidates.")
         if self.samples is not None and self.samples.shape[1:] != self.candidates.shape:
             raise BadInput("The attack returned samples that do not match its candidates.")
         return self

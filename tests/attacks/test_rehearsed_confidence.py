@@ -9,13 +9,18 @@ import pytest
 import torch
 
 from vestige.attacks import InvertingGradients
-from vestige.attacks.rehearsed_confidence import RehearsedConfidence, isotonic_rates
+from vestige.attacks.rehearsed_confidence import (
+    Rehearsed,
+    RehearsedConfidence,
+    isotonic_rates,
+)
 from vestige.errors import BadInput
 from vestige.interfaces import GradientRelease, Hints, Observation, Public, Reconstruction
 from vestige.networks import mlp
 from vestige.records import ImageSpace, Prior, Records
 from vestige.simulation.gradient import GradientSimulator
 from vestige.simulation.losses import one_hot
+from vestige.statistics.rates import lower_limit
 
 SPACE = ImageSpace(1, 4, 4, ("a", "b"))
 
@@ -86,7 +91,8 @@ def test_rates_are_those_of_a_naive_pooling():
 
 def test_few_observations_are_never_sure():
     rates = isotonic_rates(torch.arange(6.0), torch.ones(6, dtype=torch.bool))
-    assert torch.equal(rates(torch.tensor([2.0])), torch.tensor([1.0]))  # all hit: p̄ is 1 too
+    # All hit: p̄ is (6 + ½)/7, and the rate (6 + p̄)/7.
+    assert rates(torch.tensor([2.0])).tolist() == pytest.approx([(6 + 6.5 / 7) / 7])
     half = isotonic_rates(torch.arange(6.0), torch.arange(6) >= 3)
     said = half(torch.tensor([-9.0, 9.0, float("nan")]))
     assert said.tolist() == pytest.approx([0.125, 0.875, 0.125])
@@ -97,9 +103,49 @@ def test_few_observations_are_never_sure():
 
 def test_scores_that_say_nothing_give_the_overall_rate():
     rates = isotonic_rates(torch.zeros(8), torch.arange(8) < 2)
-    assert float(rates(torch.zeros(1))[0]) == pytest.approx(0.25)
+    assert float(rates(torch.zeros(1))[0]) == pytest.approx((2 + 2.5 / 9) / 9)
     unknown = isotonic_rates(torch.full((4,), float("nan")), torch.arange(4) < 1)
-    assert float(unknown(torch.ones(1))[0]) == pytest.approx(0.25)
+    assert float(unknown(torch.ones(1))[0]) == pytest.approx(1.5 / 5)
+
+
+def rehearsed(scores: list[list[float]], hits: list[list[int]]) -> Rehearsed:
+    return Rehearsed(
+        lambda said: said,
+        "",
+        [torch.tensor(one) for one in scores],
+        [torch.tensor(one).bool() for one in hits],
+        49,
+    )
+
+
+def test_a_limit_rests_on_one_candidate_of_each_release_and_on_none_that_is_surer():
+    nan = float("nan")
+    made = rehearsed([[0.1, 0.5], [0.4, 0.9], [0.8, nan]], [[1, 0], [1, 1], [1, 0]])
+    behind = made.behind(torch.tensor([0.6, 1.0, 0.05, nan]))
+    # At 0.6: 0.5 missed, 0.4 hit, and the unknown score of the third release missed.
+    assert behind.tolist() == [[1, 3, 49], [2, 3, 49], [0, 1, 49], [0, 1, 49]]
+
+
+def test_the_nearest_twenty_and_their_ties_count():
+    made = rehearsed(
+        [[float(score)] for score in range(40)], [[score >= 20] for score in range(40)]
+    )
+    assert made.behind(torch.tensor([50.0, 30.0])).tolist() == [[20, 20, 49], [11, 20, 49]]
+    tied = rehearsed([[1.0]] * 40, [[1]] * 40)
+    assert tied.behind(torch.tensor([1.0])).tolist() == [[40, 40, 49]]
+
+
+def test_the_limit_holds_where_scores_say_nothing():
+    """Any score, true rate ½: the limit exceeds it in at most 5 of 100 worlds, but for chance."""
+    random = torch.Generator().manual_seed(0)
+    wrong = 0
+    for _ in range(400):
+        scores = torch.rand((40, 2), generator=random)
+        hits = torch.rand((40, 2), generator=random) < 0.5
+        made = Rehearsed(lambda said: said, "", list(scores), list(hits), 49)
+        hit, count, _ = made.behind(torch.ones(1))[0].tolist()
+        wrong += lower_limit(hit, count, 0.05) > 0.5
+    assert wrong <= 33  # 20 expected at most, three standard deviations
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from vestige.attacks import BestOfRestarts, InvertingGradients, RehearsedConfide
 from vestige.interfaces import Run
 from vestige.pages import render
 from vestige.pages.confidence import rehearsed_words
-from vestige.reports.parts import AttackDescription
+from vestige.reports.parts import AttackDescription, RehearsedHits
 from vestige.streams import stream
 from vestige.studies.inversion.plan import Inversion
 from vestige.threats import HonestServer
@@ -24,25 +24,37 @@ REHEARSED = RehearsedConfidence(PLAIN, rehearsals=6, decoys=5)
 SAID = "such candidates hit in rehearsals"
 
 
+HIT = "; a rehearsed hit is closer to its record than 49\N{NO-BREAK SPACE}decoys"
+
+
 @pytest.mark.parametrize(
-    ("confidence", "said"),
+    ("confidence", "counts", "said"),
     [
-        (0.8, "rehearsed confidence 0.80: about 8 of 10 such candidates hit in rehearsals"),
-        (0.14, "rehearsed confidence 0.14: about 1 of 10 such candidates hit in rehearsals"),
-        (0.04, "rehearsed confidence 0.04: about 4 of 100 such candidates hit in rehearsals"),
-        (0.97, "rehearsed confidence 0.97: about 97 of 100 such candidates hit in rehearsals"),
-        (0.999, "rehearsed confidence 1.00: more than 99 of 100 such candidates hit in rehearsals"),
-        (0.0, "rehearsed confidence 0.00: fewer than 1 of 100 such candidates hit in rehearsals"),
-        (None, ""),
-        (1.5, ""),
+        (1.0, (5, 5), f"0.99: 5 of 5 {SAID}: at least 54 in 100 (95% confidence){HIT}"),
+        (0.83, (16, 20), f"0.83: 16 of 20 {SAID}: at least 59 in 100 (95% confidence){HIT}"),
+        (0.02, (0, 20), f"0.02: 0 of 20 {SAID}: too few to show a rate above zero{HIT}"),
     ],
 )
-def test_words(confidence, said):
+def test_words(confidence, counts, said):
     rehearsed, plain = (
         AttackDescription(name=name, summary="", cites="", rehearsed=name == "A") for name in "AB"
     )
-    assert rehearsed_words([plain, rehearsed], "A", confidence) == said
-    assert rehearsed_words([plain, rehearsed], "B", confidence) == ""
+    hits = RehearsedHits.of((*counts, 49))
+    words = rehearsed_words([plain, rehearsed], "A", confidence, hits, 0.95)
+    assert words == f"rehearsed confidence {said}"
+    assert rehearsed_words([plain, rehearsed], "B", confidence, hits, 0.95) == ""
+    for no_rate in (None, 1.5):
+        assert rehearsed_words([rehearsed], "A", no_rate, hits, 0.95) == ""
+
+
+def test_too_few_or_unknown_rehearsals_give_no_rate():
+    attack = AttackDescription(name="A", summary="", cites="", rehearsed=True)
+    few = rehearsed_words([attack], "A", 0.9, RehearsedHits.of((2, 2, 49)), 0.95)
+    assert few == (
+        "no rehearsed confidence: two rehearsed candidates at most as sure, too few for a rate"
+    )
+    unknown = rehearsed_words([attack], "A", 0.9, None, 0.95)
+    assert unknown == "rehearsed confidence 0.90, from an unknown number of rehearsals"
 
 
 @pytest.mark.parametrize("redact", [False, True])
@@ -54,8 +66,9 @@ def test_the_page_of_an_audit(redact):
     report, page = page_of(REHEARSED)
     (outcome,) = report.findings.attacks[0].outcomes
     assert outcome.confidence is not None
-    assert page.count(SAID) == 1
-    assert f"rehearsed confidence {outcome.confidence:.2f}: about" in page
+    assert outcome.rehearsed is not None
+    assert outcome.rehearsed.decoys == 5
+    assert "rehearsed confidence" in page
     assert SAID not in page_of(PLAIN)[1]
 
 
@@ -67,6 +80,6 @@ def test_the_page_of_an_inversion():
         plan = Inversion(observation(Run(secret, release)), public, [attack], samples=1)
         report = run(plan)
         page = unescape(render(report))
-        assert page.count(SAID) == times
+        assert page.count("rehearsed confidence") == times
         for one in report.findings.candidates:
-            assert (f"rehearsed confidence {one.confidence:.2f}: " in page) is bool(times)
+            assert (one.rehearsed is not None) is bool(times)

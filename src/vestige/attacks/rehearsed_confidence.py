@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -29,9 +30,50 @@ LARGEST_SHARE = 0.5
 """Share of the prior's records that rehearsals may take from what the attack learns from."""
 FEWEST = 5
 """Rehearsals below which a rate would say nothing."""
+NEIGHBOURS = 20
+"""Rehearsed releases next below a confidence that its limit rests on, with those that tie."""
 
 Calibration = Callable[[Tensor], Tensor]
 """An attack's own confidence (k,) → the share of rehearsed candidates like it that hit (k,)."""
+
+
+@dataclass(frozen=True)
+class Rehearsed:
+    """What rehearsals of one kind gave: rates by confidence, and what they rest on.
+
+    ``scores`` and ``hits`` are those of the candidates of each rehearsed release.
+    """
+
+    rates: Calibration
+    words: str
+    scores: Sequence[Tensor]
+    hits: Sequence[Tensor]
+    decoys: int
+
+    def behind(self, said: Tensor) -> Tensor:
+        """Hits, rehearsed candidates and decoys (k, 3) that limit the rate of a confidence (k,).
+
+        Of every release the candidate counts that is next below in confidence, and of these the
+        ``NEIGHBOURS`` nearest and ties. They are chosen by confidence, never by outcome, and come
+        from separate releases. If rates do not fall with confidence, their hits are therefore
+        stochastically at most binomial at the rate of the one above them, and a one-sided
+        Clopper–Pearson lower limit of them holds for it. A block of an isotonic fit is chosen by
+        its hits, and its limit would not.
+        """
+        return torch.stack([self._below(float(value)) for value in said.nan_to_num(nan=-math.inf)])
+
+    def _below(self, said: float) -> Tensor:
+        nearest = []
+        for scores, hits in zip(self.scores, self.hits, strict=True):
+            known = scores.nan_to_num(nan=-math.inf)
+            below = (known <= said).nonzero().flatten()
+            if len(below):
+                place = int(below[known[below].argmax()])
+                nearest.append((float(known[place]), bool(hits[place])))
+        nearest.sort(key=lambda one: -one[0])
+        last = nearest[min(NEIGHBOURS, len(nearest)) - 1][0] if nearest else said
+        counted = [hit for score, hit in nearest if score >= last]
+        return torch.tensor([sum(counted), len(counted), self.decoys])
 
 
 @dataclass(frozen=True)
@@ -45,7 +87,8 @@ class RehearsedConfidence(AroundAttack):
     fewer of a label, ``info`` says how many at least. The rates are an isotonic regression on what
     the attack said (Zadrozny and Elkan 2002, "Transforming classifier scores into accurate
     multiclass probability estimates", Section 3), each block drawn towards the overall rate as by
-    one more release.
+    one more release. ``rehearsed`` holds what a lower limit of a rate may rest on
+    (:meth:`Rehearsed.behind`).
 
     The first observation of each kind costs ``rehearsals`` more runs of the attack. A kind is a
     batch size, what is told, and, where labels are told, how many records share one: batches of
@@ -83,7 +126,7 @@ class RehearsedConfidence(AroundAttack):
             )
         seed = int(torch.randint(2**62, (), generator=generator))
         reconstruct = self.attack.prepare(public, generator=generator)
-        calibrations: dict[Kind, tuple[Calibration, str]] = {}
+        calibrations: dict[Kind, Rehearsed] = {}
 
         def calibrated(observation: Observation, generator: torch.Generator) -> Reconstruction:
             found = reconstruct(observation, generator)
@@ -91,15 +134,17 @@ class RehearsedConfidence(AroundAttack):
             if kind not in calibrations:
                 own = torch.Generator().manual_seed(seed)
                 calibrations[kind] = self._rehearse(public, kind, generator=own)
-            calibration, words = calibrations[kind]
-            info = {**found.info, "confidence": words}
-            return replace(found, confidence=calibration(_said(found)), info=info)
+            rehearsed, said = calibrations[kind], _said(found)
+            return replace(
+                found,
+                confidence=rehearsed.rates(said),
+                rehearsed=rehearsed.behind(said) if len(said) else None,
+                info={**found.info, "confidence": rehearsed.words},
+            )
 
         return calibrated
 
-    def _rehearse(
-        self, public: Public, kind: Kind, *, generator: torch.Generator
-    ) -> tuple[Calibration, str]:
+    def _rehearse(self, public: Public, kind: Kind, *, generator: torch.Generator) -> Rehearsed:
         """What confidences are worth on simulated releases of a kind, and in words."""
         size, records = kind.size, _distinct(public.prior.records)
         count = min(self.rehearsals, int(LARGEST_SHARE * len(records)) // size)
@@ -131,7 +176,8 @@ class RehearsedConfidence(AroundAttack):
             f"rehearsed: {int(outcomes.sum())} of {len(outcomes)} candidates hit, each compared "
             f"with {fewer}{fewest} decoys"
         )
-        return isotonic_rates(scores, outcomes, together=size), words
+        rates = isotonic_rates(scores, outcomes, together=size)
+        return Rehearsed(rates, words, said, hits, fewest)
 
     def _hits(self, candidates: Tensor, batch: Records, others: Records) -> tuple[Tensor, int]:
         """Whether candidates are closer to their record than any decoy (k,); the fewest decoys."""
@@ -209,20 +255,22 @@ def isotonic_rates(scores: Tensor, hits: Tensor, *, together: int = 1) -> Calibr
     """The rate of hits as a function of the score that never falls.
 
     Blocks of equal rate (Barlow et al. 1972, pool adjacent violators) of n observations and rate p
-    become (n·p + m·p̄)/(n + m), p̄ the overall rate, so that few observations are never sure. The m
-    observations ``together`` come from one release and share its luck.
+    become (n·p + m·p̄)/(n + m), p̄ the overall rate after one more release of which half hits, so
+    that few observations are never sure. The m observations ``together`` come from one release and
+    share its luck.
     """
     from sklearn.isotonic import IsotonicRegression
 
     known = scores.isfinite()
     if not bool(known.any()):
-        rate = float(hits.double().mean())
+        rate = _overall(hits, together)
         return lambda said: torch.full_like(said, rate)
     x, y = scores[known].double().numpy(), hits[known].double().numpy()
     fit = IsotonicRegression(out_of_bounds="clip").fit(x, y)
     rates = torch.as_tensor(fit.predict(x))
     blocks, block, counts = torch.unique(rates, return_inverse=True, return_counts=True)
-    shrunk = ((blocks * counts + together * y.mean()) / (counts + together))[block]
+    overall = _overall(hits[known], together)
+    shrunk = ((blocks * counts + together * overall) / (counts + together))[block]
     final = IsotonicRegression(out_of_bounds="clip").fit(x, shrunk.numpy())
     lowest = float(shrunk.min())
 
@@ -234,6 +282,11 @@ def isotonic_rates(scores: Tensor, hits: Tensor, *, together: int = 1) -> Calibr
         return values.to(torch.float32)
 
     return calibration
+
+
+def _overall(hits: Tensor, together: int) -> float:
+    """The rate of hits after one more release of which half hits."""
+    return (float(hits.double().sum()) + together / 2) / (len(hits) + together)
 
 
 def _said(found: Reconstruction) -> Tensor:

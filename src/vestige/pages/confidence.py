@@ -2,22 +2,44 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
-from vestige.reports.parts import AttackDescription
+from vestige.reports import numbers
+from vestige.reports.parts import AttackDescription, RehearsedHits
+from vestige.statistics.rates import lower_limit
+
+FEWEST = 5
+"""Rehearsed candidates below which no rate is written."""
 
 
 def rehearsed_words(
-    attacks: Iterable[AttackDescription], attack: str, confidence: float | None
+    attacks: Iterable[AttackDescription],
+    attack: str,
+    confidence: float | None,
+    rehearsed: RehearsedHits | None,
+    level: float,
 ) -> str:
-    """What a confidence from rehearsals says; empty for an attack's own score, which is no rate."""
-    rehearsed = any(one.rehearsed for one in attacks if one.name == attack)
-    if not rehearsed or confidence is None or not 0 <= confidence <= 1:
+    """What a confidence from rehearsals says, with a lower limit at a confidence ``level``.
+
+    Empty for an attack's own score, which is no rate.
+    """
+    known = any(one.rehearsed for one in attacks if one.name == attack)
+    if not known or confidence is None or not 0 <= confidence <= 1:
         return ""
-    total = 10 if 0.095 <= confidence <= 0.905 else 100
-    hits = round(confidence * total)
-    said = f"about {hits}"
-    if hits in (0, total):  # from finitely many rehearsals nothing is certain
-        said = f"more than {total - 1}" if hits else "fewer than 1"
-    words = f"rehearsed confidence {confidence:.2f}: {said} of {total} such candidates"
-    return f"{words} hit in rehearsals"
+    if rehearsed is None:
+        return f"rehearsed confidence {confidence:.2f}, from an unknown number of rehearsals"
+    hits, total = rehearsed.hits, rehearsed.candidates
+    if total < FEWEST:
+        count = numbers.count_word(total)
+        return (
+            f"no rehearsed confidence: {count} rehearsed candidate{'' if total == 1 else 's'} at "
+            "most as sure, too few for a rate"
+        )
+    limit = math.floor(100 * lower_limit(hits, total, 1 - level) + 1e-9)
+    shown = f"at least {limit} in 100 ({numbers.share(level)} confidence)"
+    return (
+        f"rehearsed confidence {min(confidence, 0.99):.2f}: {hits} of {total} such candidates hit "
+        f"in rehearsals: {shown if limit else 'too few to show a rate above zero'}; a rehearsed "
+        f"hit is closer to its record than {numbers.plural(rehearsed.decoys, 'decoy')}"
+    )

@@ -14,7 +14,14 @@ from pydantic import Field, model_validator
 
 from vestige.reports.document import Document
 from vestige.reports.exclusivity import Exclusivity
-from vestige.reports.parts import AttackDescription, CurvePoint, Picture, Rate, ThreatDescription
+from vestige.reports.parts import (
+    AttackDescription,
+    CurvePoint,
+    Picture,
+    Rate,
+    RehearsedHits,
+    ThreatDescription,
+)
 from vestige.reports.report import Findings, Judgement, Report
 
 
@@ -71,6 +78,7 @@ class Outcome(Document):
     label_accuracy: float | None = None
     objective: float | None = None
     confidence: float | None = None
+    rehearsed: RehearsedHits | None = None
     diverged: bool = False
     decoy_mean_error: float | None = None
 

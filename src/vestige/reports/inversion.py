@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from vestige.reports.document import Document
-from vestige.reports.parts import AttackDescription, Picture, ThreatDescription
+from vestige.reports.parts import AttackDescription, Picture, RehearsedHits, ThreatDescription
 from vestige.reports.report import Findings, Judgement, Report
 
 MOST_LABELS = 8
@@ -65,7 +65,8 @@ class Candidate(Document):
     """One candidate for a record that was not given: what an attack on a captured release returns.
 
     ``confidence`` is the attack's own score. It orders the candidates of one attack, is calibrated
-    by nothing, and is not shown, unless the attack was rehearsed. ``label_told`` says that the
+    by nothing, and is not shown, unless the attack was rehearsed; ``rehearsed`` is then what it
+    rests on. ``label_told`` says that the
     attack was told the label.
     """
 
@@ -73,6 +74,7 @@ class Candidate(Document):
     label: str
     label_told: bool = False
     confidence: float | None
+    rehearsed: RehearsedHits | None = None
     objective: float | None
     picture: Picture | None
     agreement: Picture | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -183,6 +183,23 @@ class Times(Document):
     expected: str = ""
     cpu_seconds: float = 0.0
     seconds_per_trial: dict[str, float] = Field(default_factory=dict)
+
+
+class RehearsedHits(Document):
+    """Rehearsed candidates at most as sure as one, a release each: how many of them hit.
+
+    A hit is closer to its record than each of ``decoys`` prior records of its label.
+    """
+
+    hits: int = Field(ge=0)
+    candidates: int = Field(ge=0)
+    decoys: int = Field(ge=0)
+
+    @classmethod
+    def of(cls, numbers: Sequence[float]) -> RehearsedHits:
+        """From hits, candidates and decoys in this order."""
+        hits, candidates, decoys = (int(number) for number in numbers)
+        return cls(hits=hits, candidates=candidates, decoys=decoys)
 
 
 class AttackDescription(Document):

@@ -13,9 +13,14 @@ import torch
 
 from vestige import __version__
 from vestige.errors import BadInput
-from vestige.interfaces import Attack, Briefing, Release, ThreatModel, Victim
+from vestige.interfaces import Attack, Briefing, Reconstruction, Release, ThreatModel, Victim
 from vestige.records import ImageSpace, Prior, Space
-from vestige.reports.parts import ColumnDescription, SpaceDescription, ThreatDescription
+from vestige.reports.parts import (
+    ColumnDescription,
+    RehearsedHits,
+    SpaceDescription,
+    ThreatDescription,
+)
 
 
 def attack_settings(attack: Attack) -> dict[str, str]:
@@ -28,6 +33,13 @@ def attack_settings(attack: Attack) -> dict[str, str]:
     else:
         shown = {n: repr(v) for n, v in getattr(attack, "__dict__", {}).items() if n[0] != "_"}
     return {name: re.sub(r" at 0x[0-9a-fA-F]+", "", text) for name, text in shown.items()}
+
+
+def rehearsed_hits(found: Reconstruction, candidate: int | None) -> RehearsedHits | None:
+    """What a candidate's confidence rests on, where it is a rate."""
+    if candidate is None or found.rehearsed is None:
+        return None
+    return RehearsedHits.of(found.rehearsed[candidate].tolist())
 
 
 def attack_facts(name: str, attack: Attack) -> dict[str, Any]:

@@ -197,7 +197,11 @@ def _confidence(findings: AuditFindings, exhibit: Exhibit) -> str:
         for outcome in attack.outcomes
         if attack.name == exhibit.attack and outcome.trial == exhibit.trial
     )
-    said = [rehearsed_words(findings.attacks, exhibit.attack, one.confidence) for one in outcomes]
+    known, level = findings.attacks, findings.confidence
+    said = [
+        rehearsed_words(known, exhibit.attack, one.confidence, one.rehearsed, level)
+        for one in outcomes
+    ]
     return f"; {said[0]}" if said and said[0] else ""
 
 

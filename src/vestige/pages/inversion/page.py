@@ -135,7 +135,13 @@ def candidate_views(findings: InversionFindings, *, agreement: bool) -> tuple[Ca
             ""
             if candidate.objective is None
             else f"objective {numbers.quantity(candidate.objective)}",
-            rehearsed_words(findings.attacks, candidate.attack, candidate.confidence),
+            rehearsed_words(
+                findings.attacks,
+                candidate.attack,
+                candidate.confidence,
+                candidate.rehearsed,
+                findings.confidence,
+            ),
         ]
         shown: list[Frame] = []
         features: list[tuple[str, str]] = []

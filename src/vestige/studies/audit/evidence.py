@@ -28,7 +28,7 @@ from vestige.interfaces import Reconstruction
 from vestige.records import Prior, Records
 from vestige.reports.audit import Outcome
 from vestige.statistics.rates import NOTHING
-from vestige.studies.report_parts import finite
+from vestige.studies.report_parts import finite, rehearsed_hits
 
 PSNR_FLOOR = 1e-20
 """Smallest mean squared error in a PSNR: an exact reconstruction reads 200 dB, not infinity."""
@@ -118,12 +118,13 @@ def capped(reconstruction: Reconstruction, records: int) -> Reconstruction:
         order = order[torch.argsort(sure[order].isnan().int(), stable=True)]
         kept = order[:records]
     place = kept.to(reconstruction.candidates.device)
-    labels = reconstruction.labels
+    labels, rehearsed = reconstruction.labels, reconstruction.rehearsed
     return replace(
         reconstruction,
         candidates=reconstruction.candidates[place],
         labels=None if labels is None else labels[kept.to(labels.device)],
         confidence=None if confidence is None else confidence[kept.to(confidence.device)],
+        rehearsed=None if rehearsed is None else rehearsed[kept.to(rehearsed.device)],
     )
 
 
@@ -174,6 +175,7 @@ def gather(
         label_accuracy=label_accuracy(reconstruction.labels, secret.y),
         objective=finite(reconstruction.objective),
         confidence=_confidence(reconstruction, match),
+        rehearsed=rehearsed_hits(reconstruction, match),
         diverged=reconstruction.diverged,
         decoy_mean_error=finite(_decoy_mean_error(secret.x[slot], decoys.x)),
     )

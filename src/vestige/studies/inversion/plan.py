@@ -53,6 +53,7 @@ from vestige.studies.report_parts import (
     describe_space,
     environment,
     finite,
+    rehearsed_hits,
     with_table,
 )
 from vestige.studies.run import RESUME, run
@@ -344,6 +345,7 @@ def _candidates(
                 label="" if place is None else public.space.class_names[place],
                 label_told=told is not None and place in told.tolist(),
                 confidence=confidence,
+                rehearsed=rehearsed_hits(best, index),
                 objective=finite(best.objective),
                 picture=picture(values),
                 agreement=None if spread is None else picture(spread[index]),
