@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -29,8 +30,10 @@ from vestige import run
 from vestige.archive import save_observation
 from vestige.cli.app import app, main
 from vestige.cli.demonstration import digits_as_large_as_mnist
+from vestige.cli.prior_records import with_model_classes
 from vestige.cli.user_code import load_model, load_plan
 from vestige.interfaces import GradientRelease, Hints, Observation, UpdateRelease
+from vestige.records import ImageSpace, Records
 from vestige.reports.files import load_report
 from vestige.reports.heads import HeadReport
 from vestige.reports.noise import NoiseReport
@@ -753,9 +756,42 @@ def test_a_prior_of_ones_own_files(vestige, refused, captured):
     assert "does not accept records of shape 1,9,9" in refused(*whole, "--prior", "large")
     assert "nowhere.npz" in refused(*whole, "--prior", "nowhere.npz")
     assert "no/where" in refused(*whole, "--prior", "no/where")
-    assert "no dataset 'digit'" in refused(*whole, "--prior", "digit")
+    nothing = refused(*whole, "--prior", "digit")
+    assert "There is no folder 'digit' here either" in nothing
+    assert "no dataset 'digit'" in nothing
     np.savez("bad.npz", x=np.zeros((2, 4, 4)), y=np.zeros(3, dtype=int))
     assert "bad.npz" in refused(*whole, "--prior", "bad.npz")
+
+
+def test_a_folder_with_fewer_classes_than_the_model_says_which_they_are(vestige, refused, captured):
+    save_pictures("pictures", 4)
+    shutil.rmtree("pictures/class 0")
+    words = [*captured, "--prior", "./pictures/"]
+    said = refused(*words)
+    assert "has 2 subfolders and the model 3 outputs" in said
+    assert "--class-names" in said
+    assert "different names for 3 classes" in refused(*words, "--class-names", "class 1,class 2")
+    assert "'class 2' of" in refused(*words, "--class-names", "class 1,b,c")
+    named = ["--class-names", "class 2,other,class 1", *QUICK[:-1]]
+    code, out, err = vestige(*words, *named, "named")
+    assert (code, err) == (0, ""), out
+    space = load_report("named/report.json").findings.space
+    assert space.class_names == ("class 2", "other", "class 1")
+    for number in (1, 2):
+        Path(f"pictures/class {number}").rename(f"pictures/{number}")
+    code, out, err = vestige(*words, *QUICK[:-1], "numbered")
+    assert (code, err) == (0, ""), out
+    assert load_report("numbered/report.json").findings.space.class_names == ("0", "1", "2")
+
+
+def test_labels_of_a_folder_follow_names_and_of_a_file_numbers():
+    few = Records(draws(2, 1).x, torch.tensor([0, 1]), ImageSpace(1, 4, 4, ("7", "3")))
+    assert with_model_classes(few, 9, (), folder="f").y.tolist() == [7, 3]
+    named = with_model_classes(few, 3, ("3", "x", "7"), folder="f")
+    assert named.y.tolist() == [2, 0]
+    stored = with_model_classes(few, 3, ())
+    assert stored.y.tolist() == [0, 1]
+    assert stored.space.class_names == ("7", "3", "2")
 
 
 def test_a_pickle_is_refused(refused, captured):

@@ -304,7 +304,18 @@ def test_a_release_of_another_length_is_remarked():
     scaled = judged(FITTING.model_copy(update={"scale": 8.0}))
     assert "8.00 times its length" in scaled.judgement.checks[1].sentence
     assert scaled.judgement.checks[1].outcome is CheckOutcome.REMARK
+    assert "may be imperfect" in scaled.judgement.checks[1].remedy
     assert len(judged(FITTING.model_copy(update={"scale": 1.05})).judgement.checks) == 1
+
+
+@pytest.mark.parametrize(
+    ("residual", "scale", "remarked"),
+    [(0.007, 1.4, False), (1e-6, 1.4, True), (0.007, 1024.0, True), (1e-4, 0.5, True)],
+)
+def test_a_length_that_imperfect_candidates_explain_is_not_remarked(residual, scale, remarked):
+    fit = FITTING.model_copy(update={"residual": residual, "scale": scale})
+    said = [c for c in judged(fit).judgement.checks if "times its length" in c.sentence]
+    assert bool(said) is remarked
 
 
 def test_rehearsals_that_all_fit_better_speak_against_the_description():

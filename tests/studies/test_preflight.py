@@ -13,6 +13,7 @@ from vestige import networks, run
 from vestige.attacks import InvertingGradients
 from vestige.errors import BadInput
 from vestige.interfaces import GradientRelease, Run, UpdateRelease
+from vestige.records import Records
 from vestige.reports.parts import CheckOutcome, VerdictKind
 from vestige.streams import stream
 from vestige.studies.audit.preflight.checks import check_alone, check_form, check_replay
@@ -106,6 +107,38 @@ def test_scaled_loss_without_a_known_batch():
     assert check_alone(simulator, gradient, 1, 3) == []
     scaled = GradientRelease({n: 1024 * t for n, t in gradient.tensors.items()})
     assert "scaled" in check_alone(simulator, scaled, 1, 3)[0].sentence
+
+
+def test_labels_that_the_release_contradicts():
+    model = linear_network()
+    simulator = SharedGradient(model).simulator
+    gradient = SharedGradient(model).release(BATCH[:1], generator=stream(0))
+    label = BATCH.y[:1]
+    assert check_alone(simulator, gradient, 1, 3, label) == []
+    (told,) = check_alone(simulator, gradient, 1, 3, (label + 1) % 3)
+    assert told.outcome is CheckOutcome.REMARK
+    assert f"negative at class {int(label)}" in told.sentence
+
+
+def test_a_class_that_the_prior_does_not_name():
+    model = linear_network()
+    simulator = SharedGradient(model).simulator
+    last = BATCH[torch.nonzero(BATCH.y == 2).flatten()[:1]]
+    gradient = SharedGradient(model).release(last, generator=stream(0))
+    (unnamed,) = check_alone(simulator, gradient, 1, 2)
+    assert unnamed.outcome is CheckOutcome.FAILED
+    assert "The batch holds class 2" in unnamed.sentence
+    assert "names classes 0 … 1 alone" in unnamed.sentence
+
+
+def test_more_outputs_than_classes_are_remarked():
+    simulator = SharedGradient(linear_network()).simulator
+    few = BATCH[torch.nonzero(BATCH.y < 2).flatten()]
+    two = Records(few.x, few.y, replace(SPACE, class_names=SPACE.class_names[:2]))
+    (remark,) = check_outputs(simulator, two)
+    assert remark.outcome is CheckOutcome.REMARK
+    assert "3 outputs, and the records name 2 classes" in remark.sentence
+    assert check_outputs(simulator, BATCH) == []
 
 
 def test_update_without_a_known_batch():

@@ -188,6 +188,9 @@ def invert(
     ] = False,
     shape: Annotated[str, typer.Option(help="Shape of a record: 3,32,32, or 30 for a row.")] = "",
     classes: Annotated[int, typer.Option(min=0, help="Number of classes (0 = ask model).")] = 0,
+    class_names: Annotated[
+        str, typer.Option(help="Names of the model's outputs in their order: cat,dog,ship.")
+    ] = "",
     prior: Annotated[
         str, typer.Option(help="Records of the same kind: a dataset's name, a folder or .npz file.")
     ] = "",

@@ -10,9 +10,8 @@ from pathlib import Path
 import torch
 
 from vestige.archive import load_captured
+from vestige.cli.prior_records import is_folder, prior_records, with_model_classes
 from vestige.cli.user_code import load_model
-from vestige.datasets.named import load, names
-from vestige.datasets.own import from_folder, from_npz
 from vestige.errors import BadInput
 from vestige.files.memory import refuse_memory
 from vestige.interfaces import (
@@ -61,6 +60,7 @@ class Capture:
     seed: int = 0
     shape: str = ""
     classes: int = 0
+    class_names: str = ""
     prior: str = ""
     batch_size: int | None = None
     labels: str = ""
@@ -152,13 +152,7 @@ class Capture:
         release = type(self.held.release)
         simulator = self._simulator()
         if self.prior:
-            prior = Prior(self._prior_records())
-            if self.shape and _space(self.shape, 1).shape != prior.space.shape:
-                raise BadInput(
-                    f"--shape {self.shape} is not the shape of {self.prior}, "
-                    f"{_listed(prior.space.shape)}: leave one of the two out."
-                )
-            self._check_fit(simulator, prior.space)
+            prior = Prior(self._prior_records(simulator))
         else:
             space = self._space(simulator)
             self._check_fit(simulator, space)
@@ -197,9 +191,9 @@ class Capture:
     def _size(self) -> int:
         return self._told_size or 1
 
-    def _check_fit(self, simulator: Simulator, space: Space) -> None:
+    def _check_fit(self, simulator: Simulator, space: Space) -> int:
         try:
-            _check_fit(simulator, space, self._size)
+            return _check_fit(simulator, space, self._size)
         except BadInput as problem:
             if self._told_size is None and is_single_record(problem.__cause__):
                 raise BadInput(
@@ -209,17 +203,32 @@ class Capture:
                 ) from problem
             raise
 
-    def _prior_records(self) -> Records:
-        """The records that --prior names: a dataset, a folder of pictures or an npz file."""
-        path = Path(self.prior)
-        if self.prior in names():
-            return load(self.prior)
-        if path.suffix == ".npz":
-            return from_npz(path)
-        if path.is_dir() or len(path.parts) > 1:
-            sides = _space(self.shape, 1).shape[1:] if self.shape else ()
-            return from_folder(path, size=(sides[0], sides[1]) if sides else None)
-        return load(self.prior)
+    def _prior_records(self, simulator: Simulator) -> Records:
+        """The records that --prior names, with the classes of the model."""
+        sides = _space(self.shape, ("0",)).shape[1:] if self.shape else ()
+        records = prior_records(self.prior, (sides[0], sides[1]) if sides else None)
+        shape = records.space.shape
+        if self.shape and _space(self.shape, ("0",)).shape != shape:
+            raise BadInput(
+                f"--shape {self.shape} is not the shape of {self.prior}, {_listed(shape)}: leave "
+                "one of the two out."
+            )
+        outputs = self._check_fit(simulator, records.space)
+        classes = self.classes or outputs
+        if classes > outputs:
+            raise BadInput(_too_few_outputs(outputs, classes))
+        folder = self.prior if is_folder(self.prior) else ""
+        return with_model_classes(records, classes, self._named_classes(classes), folder=folder)
+
+    def _named_classes(self, classes: int) -> tuple[str, ...]:
+        """The names of the model's outputs, if they were given."""
+        named = tuple(name.strip() for name in self.class_names.split(",") if name.strip())
+        if named and (len(named) != classes or len(set(named)) < classes):
+            raise BadInput(
+                f"--class-names are {len(set(named))} different names for {classes} classes: name "
+                "every output of the model once, in their order."
+            )
+        return named
 
     @property
     def _kind(self) -> str:
@@ -269,7 +278,8 @@ class Capture:
                 f"{classes:,} classes are more than a classifier has: give --classes up to "
                 f"{MOST_CLASSES:,}."
             )
-        return _space(self.shape, classes)
+        numbers = tuple(str(number) for number in range(classes))
+        return _space(self.shape, self._named_classes(classes) or numbers)
 
 
 def noise_prior(space: Space, count: int = NOISE_RECORDS) -> Prior:
@@ -287,8 +297,7 @@ def noise_prior(space: Space, count: int = NOISE_RECORDS) -> Prior:
     return Prior(Records(x, labels, space), collected=False)
 
 
-def _space(shape: str, classes: int) -> Space:
-    class_names = tuple(str(c) for c in range(classes))
+def _space(shape: str, class_names: tuple[str, ...]) -> Space:
     sizes = _integers(shape, "--shape", "3,32,32")
     if min(sizes) > 0 and math.prod(sizes) > MOST_VALUES // NOISE_RECORDS:
         raise BadInput(
@@ -305,8 +314,8 @@ def _space(shape: str, classes: int) -> Space:
     )
 
 
-def _check_fit(simulator: Simulator, space: Space, size: int) -> None:
-    """Say plainly, before an attack starts, when model and records do not fit together."""
+def _check_fit(simulator: Simulator, space: Space, size: int) -> int:
+    """The model's outputs; say plainly when model and records do not fit together."""
     like = next(iter(simulator.parameters.values()))
     if size * math.prod(space.shape) > MOST_VALUES:
         raise BadInput(
@@ -328,10 +337,15 @@ def _check_fit(simulator: Simulator, space: Space, size: int) -> None:
         ) from error
     classes = len(space.class_names)
     if outputs.dim() != 2 or len(outputs) != size or outputs.shape[1] < classes:
-        raise BadInput(
-            f"The model returns {outputs.shape[-1]} logits for {classes} classes: give --classes "
-            f"{outputs.shape[-1]} or fewer, or another --prior."
-        )
+        raise BadInput(_too_few_outputs(outputs.shape[-1], classes))
+    return outputs.shape[1]
+
+
+def _too_few_outputs(outputs: int, classes: int) -> str:
+    return (
+        f"The model returns {outputs} logits for {classes} classes: give --classes {outputs} or "
+        "fewer, or another --prior."
+    )
 
 
 def _numbers(text: str, option: str) -> list[float]:

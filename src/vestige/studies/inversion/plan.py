@@ -171,10 +171,12 @@ class Inversion:
     def preflight(self, seed: int) -> tuple[Check, ...]:
         """Whether the release fits the model, and is what the replay of a known batch gives."""
         release, simulator = self.observation.release, self.public.simulator
-        size = self.observation.hints.batch_size
+        hints = self.observation.hints
         checks = [*self.remarks, *check_form(simulator, release)]
         checks += check_outputs(simulator, self.public.prior.records)
-        checks += check_alone(simulator, release, size, self.public.classes)
+        checks += check_alone(
+            simulator, release, hints.batch_size, self.public.classes, hints.labels
+        )
         if self.reference is not None:
             replay = check_replay(simulator, release, self.reference)
             if replay.outcome is CheckOutcome.FAILED and _private(self.public) is not None:

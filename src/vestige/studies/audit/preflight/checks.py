@@ -98,9 +98,13 @@ def check_form(simulator: Simulator, release: Release) -> list[Check]:
 
 
 def check_alone(
-    simulator: Simulator, release: Release, batch_size: int | None, classes: int
+    simulator: Simulator,
+    release: Release,
+    batch_size: int | None,
+    classes: int,
+    labels: Tensor | None = None,
 ) -> list[Check]:
-    """What a release of unknown records says about its own scale and kind.
+    """What a release of unknown records says about its own scale, kind and labels, told or not.
 
     For cross-entropy the head's bias gradient is the mean of p − y: its negative entries are
     labels, at most one for each record, and add up to at least −1. Noise and other alterations
@@ -138,7 +142,35 @@ def check_alone(
                 "Unscale the loss, or say that the reduction is a sum (--reduction sum).",
             )
         )
+    if isinstance(release, GradientRelease):
+        checks += _check_labels(bias, classes, labels)
     return checks
+
+
+def _check_labels(bias: Tensor, classes: int, labels: Tensor | None) -> list[Check]:
+    """Whether classes that are certainly in the batch are named, and among the labels told."""
+    present = torch.nonzero(bias < 0).flatten().tolist()
+    unnamed = [label for label in present if label >= classes]
+    if unnamed and bias.numel() > classes:
+        return [
+            Check.failed(
+                f"The batch holds class {unnamed[0]} (the head's bias gradient is negative there), "
+                f"and the prior names classes 0 … {classes - 1} alone.",
+                "Name a class for every output of the model in the class_names of the prior.",
+            )
+        ]
+    told = set() if labels is None else set(labels.tolist())
+    missing = [label for label in present if label not in told]
+    if labels is None or not missing:
+        return []
+    return [
+        Check.remark(
+            f"The labels that were told may be wrong: the head's bias gradient is negative at "
+            f"class {missing[0]}, as under cross-entropy only for classes in the batch, and that "
+            "class is not among them.",
+            "Check the labels and the order of classes; or tell no labels.",
+        )
+    ]
 
 
 def check_replay(

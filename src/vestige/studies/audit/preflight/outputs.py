@@ -1,4 +1,4 @@
-"""Whether a model returns what its loss takes: logits, not probabilities."""
+"""Whether a model returns what its loss takes: logits, not probabilities, one for each class."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ MOST_RECORDS = 8
 
 
 def check_outputs(simulator: Simulator, records: Records) -> list[Check]:
-    """A remark on a model that ends in a softmax: cross-entropy applies another one.
+    """Remarks on a model that ends in a softmax, and on one with more outputs than classes.
 
+    Cross-entropy applies a softmax of its own, and attacks look for labels among the classes alone.
     A loss of one's own may take probabilities. Log-probabilities give the same cross-entropy as the
     logits behind them, so nothing is said of a log-softmax.
     """
@@ -30,16 +31,30 @@ def check_outputs(simulator: Simulator, records: Records) -> list[Check]:
             outputs = simulator.outputs(x).double()
     except (RuntimeError, ValueError):  # what does not fit is said elsewhere
         return []
-    sums = outputs.sum(-1)
+    sums, checks = outputs.sum(-1), _unnamed_classes(outputs.shape[-1], records.classes)
     if outputs.shape[-1] < 2 or bool((outputs < 0).any()) or not len(sums):
-        return []
+        return checks
     if not bool(((sums - 1).abs() < TOLERANCE).all()):
-        return []
+        return checks
     return [
+        *checks,
         Check.remark(
             "The model returns probabilities (each row is not negative and adds up to 1), and the "
             "loss takes logits: it applies a second softmax, which shrinks gradients.",
             "Remove the softmax at the end of the model; if the client computes its loss from "
             "probabilities, give that loss.",
+        ),
+    ]
+
+
+def _unnamed_classes(outputs: int, classes: int) -> list[Check]:
+    if outputs <= classes:
+        return []
+    return [
+        Check.remark(
+            f"The model has {outputs:,} outputs, and the records name {classes:,} classes: a "
+            "record of another class is not looked for.",
+            "If a batch may hold other classes, name a class for every output in the class_names "
+            "of the records' space.",
         )
     ]
