@@ -26,7 +26,7 @@ from vestige.attacks import (
     TensorFeatures,
     recommended,
 )
-from vestige.attacks.recommendation import rules, situation
+from vestige.attacks.recommendation import situation
 from vestige.defenses import GradientNoise, GradientPruning
 from vestige.errors import BadInput, VestigeError
 from vestige.interfaces import Hints, Observation, Public, Reconstruction
@@ -189,17 +189,20 @@ def test_features_come_first_where_they_helped_on_simulated_releases(monkeypatch
         asked.append([type(attack) for attack in compared])
         return [0.1, 0.2] if better else [0.2, 0.1]
 
-    monkeypatch.setattr(rules, "rehearsed_errors", errors)
+    monkeypatch.setattr(situation, "rehearsed_errors", errors)
     place = exact_features(2)
     chosen = recommended(place.public, place.observation())
     assert asked == [[FeatureInversion, InvertingGradients]]
     first = [FeatureInversion] if better else []
     assert kinds(chosen) == [*first, InvertingGradients]
     assert ("0.1, against 0.2" in chosen.reasons[0]) is better
+    lost = "Feature inversion was rehearsed too and left out"
+    assert (lost.lower() in chosen.reasons[-1].lower()) is not better
+    assert ("its error was 0.2, against 0.1" in chosen.reasons[-1]) is not better
 
 
 def test_features_are_not_sought_where_they_are_not_determined(monkeypatch):
-    monkeypatch.setattr(rules, "rehearsed_errors", lambda *_: [0.0, 1.0])
+    monkeypatch.setattr(situation, "rehearsed_errors", lambda *_: [0.0, 1.0])
     space = pictures(size=12)
     narrow = networks.lenet5(space, hidden=(6,), generator=stream(0))
     place = world(client(narrow), space, 4)
@@ -257,6 +260,17 @@ def test_a_model_without_second_derivatives_is_answered_by_a_sentence():
     public = Public(simulator, Prior(draws(60, 1)))
     with pytest.raises(VestigeError, match="No attack of Vestige runs on this model and release"):
         recommended(public, seen)
+
+
+def test_batch_norm_on_a_single_record_is_answered_by_a_sentence():
+    normed = sequential(
+        nn.Flatten, lambda: nn.Linear(16, 8), lambda: nn.BatchNorm1d(8), lambda: nn.Linear(8, 3)
+    )
+    victim = SharedGradient(normed)
+    public = HonestServer().public(victim, Prior(draws(60, 7)))
+    with pytest.raises(BadInput, match="give a batch size of at least 2") as refused:
+        recommended(public, batch_size=1)
+    assert "tell the batch size" not in str(refused.value)
 
 
 def test_wrong_arguments():

@@ -7,12 +7,23 @@ from pathlib import Path
 
 import pytest
 
+from vestige.defenses import (
+    ClientAggregation,
+    Combined,
+    GradientClipping,
+    GradientNoise,
+    PrivateGradients,
+)
 from vestige.pages import render
 from vestige.pages.audit.assessment import HEADINGS, assess_audit, assess_inversion
 from vestige.reports import numbers
 from vestige.reports.audit import AuditReport
 from vestige.reports.parts import CheckOutcome, VerdictKind
+from vestige.studies.defense_words import defense_words
+from vestige.victims import SharedGradient
+from worlds import linear_network
 
+from .audits import changed
 from .states import STATES
 from .test_render import FORBIDDEN, HOSTILE, Reader
 
@@ -51,6 +62,40 @@ def test_rates_stand_with_both_limits_and_every_attack():
         assert f"{attack.name}: {numbers.hits_of(rate)}; {limits}" in said
     assert report.findings.threat.not_told in said
     assert all(limit in said for limit in report.findings.limits)
+
+
+def test_a_defence_is_named_at_the_top_and_in_what_follows():
+    report = STATES["demonstrated"]()
+    assert "audit the release with that measure in place" in words("demonstrated")
+    defended = changed(report, defense="noise σ 0.1")
+    parts = {part.heading: " ".join(part.sentences) for part in assess_audit(defended)}
+    assert f"{report.findings.release} with noise σ 0.1." in parts["What is released"].lower()
+    assert "with a defence in place (noise σ 0.1)" in parts["What follows"]
+    assert "with that measure in place" not in parts["What follows"]
+    page = render(defended)
+    assert "<dt>Defence</dt><dd>Noise σ 0.1.</dd>" in page
+    assert "<dt>Defence</dt>" not in render(report)
+
+
+@pytest.mark.parametrize(
+    ("defense", "said"),
+    [
+        (GradientNoise(0.1), "noise σ 0.1"),
+        (
+            PrivateGradients(1.0, 0.5),
+            "each record's gradient clipped to norm 1, noise multiplier 0.5",
+        ),
+        (ClientAggregation(3), "only the mean of 3 clients sent"),
+        (
+            Combined((GradientClipping(2.0), GradientNoise(0.1))),
+            "clipping norm 2, then noise σ 0.1",
+        ),
+    ],
+)
+def test_defences_in_words(defense, said):
+    victim = SharedGradient(linear_network(), mode="eval")
+    assert defense_words(defense(victim).simulator) == said
+    assert defense_words(victim.simulator) == ""
 
 
 def test_a_failed_audit_is_cited_for_nothing():

@@ -100,6 +100,7 @@ class Panel:
     threat: ThreatDescription
     release: str
     title: str = "Who sees what"
+    defense: str = ""
 
 
 def render_page(

@@ -200,10 +200,12 @@ class AuditFindings(Findings):
     """What the trials of an audit measured.
 
     ``smallest_pool`` is there for captured releases: the fewest records of one class that secrets
-    and decoys come from. Limits allow for it.
+    and decoys come from. Limits allow for it. ``defense`` is what was done to the release before it
+    left, in words; empty where nothing was.
     """
 
     release: str
+    defense: str = ""
     threat: ThreatDescription
     trials_planned: int
     trials_finished: int

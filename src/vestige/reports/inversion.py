@@ -88,10 +88,12 @@ class InversionFindings(Findings):
     """What attacks drew from a captured release, and how well it explains the release.
 
     ``replayed`` says that the batch was given as a reference and its replay agrees with the
-    release, so that the description of the model and the client is right.
+    release, so that the description of the model and the client is right. ``defense`` is what the
+    client is said to have done to the release, in words.
     """
 
     release: str
+    defense: str = ""
     threat: ThreatDescription
     batch_size: int
     confidence: float

@@ -38,6 +38,11 @@ def count(value: int) -> str:
     return f"{value:,}".replace("-", MINUS)
 
 
+def defended(release: str, defense: str) -> str:
+    """Name a release with what was done to it before it left, if anything."""
+    return f"{release} with {defense}" if defense else release
+
+
 def plural(number: int, noun: str) -> str:
     """Write a number with its noun: ``1 trial``, ``2,000 trials``."""
     return f"{count(number)}{NO_BREAK}{noun if number == 1 else noun + 's'}"

@@ -16,9 +16,9 @@ _SINGLE = ("more than 1 value per channel", "more than 1 spatial element")
 _MEANINGS = (
     (
         _SINGLE,
-        "Batch norm cannot train on a single record with one value per channel: tell the batch "
-        "size if the batch is larger than one, which is assumed otherwise, or use a larger batch, "
-        "larger pictures, or mode='eval'.",
+        "Batch norm cannot train on a single record with one value per channel: give a batch size "
+        "of at least 2 (1 is assumed where none is told), larger pictures, or mode='eval' if the "
+        "client runs in that mode.",
     ),
     (
         ("can't allocate memory", "out of memory", "not enough memory", "cannot allocate memory"),

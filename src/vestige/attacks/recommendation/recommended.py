@@ -11,6 +11,7 @@ from vestige.attacks.recommendation.situation import Situation
 from vestige.choices import check_object, check_whole
 from vestige.interfaces import Observation, Public
 from vestige.simulation.kinds import ClientSimulator
+from vestige.simulation.refusals import refusing
 from vestige.streams import stream
 
 
@@ -46,9 +47,10 @@ def recommended(
         return _recommendation([for_trained_model(public)])
     if observation is None:
         records = prior_batch(public, batch_size)
-        observation = simulate_observation(
-            public, records, generator=stream(0, "simulated release")
-        )
+        with refusing():
+            observation = simulate_observation(
+                public, records, generator=stream(0, "simulated release")
+            )
     return _recommendation(for_clients(Situation(public, observation)))
 
 

@@ -25,7 +25,7 @@ from vestige.distances import mean_squared_error
 from vestige.errors import VestigeError
 from vestige.interfaces import Attack, Observation, Public, Reconstruction
 from vestige.networks.imprint import BareImprint, ImprintedModel
-from vestige.records import Prior
+from vestige.records import ImageSpace, Prior
 from vestige.simulation.kinds import ClientSimulator, client_simulator
 from vestige.streams import stream
 
@@ -132,6 +132,22 @@ class Situation:
         except VestigeError:
             return False
         return float(cosine_distance(simulated[None], matching.observed)[0]) < REPRODUCED
+
+    @cached_property
+    def search_errors(self) -> tuple[float, float] | None:
+        """Errors of feature inversion and of gradient matching on simulated releases of the prior.
+
+        None where features are not exact or records are no pictures, and where the prior is too
+        small.
+        """
+        public = self.public
+        if self.imprinted or not isinstance(public.space, ImageSpace):
+            return None
+        if not public.prior.collected or not self.features_exact:
+            return None
+        compared = (attacks.FeatureInversion(), attacks.InvertingGradients())
+        errors = rehearsed_errors(public, self.observation, compared)
+        return None if errors is None else (errors[0], errors[1])
 
     @cached_property
     def features_exact(self) -> bool:

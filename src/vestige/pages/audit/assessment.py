@@ -94,7 +94,8 @@ def _parts(
     report: AuditReport | InversionReport, batch: str, means: Part, result: Part, consequence: str
 ) -> tuple[Part, ...]:
     findings = report.findings
-    released = f"{capital(findings.release)}. A record is one {findings.space.noun}. {batch}"
+    what = capital(numbers.defended(findings.release, findings.defense))
+    released = f"{what}. A record is one {findings.space.noun}. {batch}"
     parts = (
         Part("What is released", (released,)),
         _threat(findings.threat),
@@ -212,12 +213,21 @@ def _consequence(report: AuditReport) -> str:
             "assessed by the measured rate, and the claim corrected or its cause found."
         )
     if kind is VerdictKind.DEMONSTRATED:
+        if report.findings.defense:
+            return (
+                "Reconstruction from this release is a risk that was demonstrated with a defence "
+                f"in place ({report.findings.defense}): as it is set, it does not remove the risk. "
+                "Set it stronger or choose another measure, audit the release with it, and cite "
+                "both rates."
+            )
         return (
             "Reconstruction from this release is a risk that was demonstrated. Name the measure "
             "against it, audit the release with that measure in place, and cite both rates."
         )
+    defense = report.findings.defense
+    place = f", with a defence in place ({defense})" if defense else ""
     return (
-        "Reconstruction was not demonstrated by these means, which is not evidence that it cannot "
-        "be done. What can be cited is the largest rate that the limits leave open; name the date "
-        "or the change after which the audit is repeated."
+        f"Reconstruction was not demonstrated by these means{place}, which is not evidence that it "
+        "cannot be done. What can be cited is the largest rate that the limits leave open; name "
+        "the date or the change after which the audit is repeated."
     )

@@ -105,7 +105,7 @@ def _page(
             layout=("slim " if len(triplets) in (1, 2) else "")
             + ("tabular" if triplets and not images else ""),
         ),
-        threat=Panel(found.threat, found.release),
+        threat=Panel(found.threat, found.release, defense=found.defense),
         body=sections(
             "audit.html",
             evidence=doubt and (found, doubt, triplets),
@@ -132,7 +132,7 @@ def _settings(findings: AuditFindings) -> list[tuple[str, str]]:
     if findings.trials_finished != findings.trials_planned:
         trials += f" of {numbers.count(findings.trials_planned)} planned"
     derived = [
-        ("Release", findings.release),
+        ("Release", numbers.defended(findings.release, findings.defense)),
         ("Trials", trials),
         ("Decoys per trial", numbers.count(findings.decoys)),
         ("Batch size", numbers.count(findings.batch_size)),

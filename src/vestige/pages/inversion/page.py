@@ -67,7 +67,7 @@ def _page(report: InversionReport, *, agreement: bool) -> str:
             failed=failed_checks(report.judgement.checks) if invalid else (),
             layout="slim ",
         ),
-        threat=Panel(found.threat, found.release),
+        threat=Panel(found.threat, found.release, defense=found.defense),
         body=sections("audit.html", fit=fits and (found, fits)),
         checks=report.judgement.checks,
         limits=found.limits,

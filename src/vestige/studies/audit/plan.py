@@ -43,6 +43,7 @@ from vestige.studies.audit.trial_files import (
     with_trial_times,
 )
 from vestige.studies.audit.trials import TrialWork, named_with_guesses, prepare_attacks
+from vestige.studies.defense_words import defense_words
 from vestige.studies.diagnostics.exclusivity import Stage, audited_exclusivity
 from vestige.studies.expected_time import expected_time
 from vestige.studies.report_parts import (
@@ -214,6 +215,7 @@ def _findings(
     return AuditFindings(
         title=audit.heading,
         release=release_words(audit.victim.releases),
+        defense=defense_words(audit.victim.simulator),
         space=describe_space(audit.prior.space),
         threat=describe_threat(
             audit.threat.briefing(audit.victim, audit.batch_size), describe_prior(audit.prior)

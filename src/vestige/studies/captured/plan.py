@@ -57,6 +57,7 @@ from vestige.studies.captured.trials import (
     TrialPlan,
     draw_trials,
 )
+from vestige.studies.defense_words import defense_words
 from vestige.studies.expected_time import expected_time
 from vestige.studies.report_parts import (
     attack_settings,
@@ -201,6 +202,7 @@ class CapturedAudit:
         return AuditFindings(
             title=self.title,
             release=f"a captured {noun}",
+            defense=defense_words(releases[0].public.simulator),
             space=describe_space(prior.space),
             threat=_threat(releases, noun),
             seed=about.seed,

@@ -36,6 +36,7 @@ from vestige.studies.audit.preflight.checks import (
 )
 from vestige.studies.audit.preflight.outputs import check_outputs
 from vestige.studies.audit.trials import remark_of
+from vestige.studies.defense_words import defense_words
 from vestige.studies.expected_time import expected_time
 from vestige.studies.inversion.fits import measure_fit
 from vestige.studies.inversion.rehearsals import check_rehearsals
@@ -280,6 +281,7 @@ class Inversion:
         return InversionFindings(
             title=self.title,
             release=f"a captured {kind}",
+            defense=defense_words(public.simulator),
             space=describe_space(public.space),
             threat=ThreatDescription(
                 attacker="holder of this file",
