@@ -447,9 +447,9 @@ def test_report_says_that_a_manifest_is_not_what_was_written(vestige, refused):
     assert bare != document
     for text in (whole[:40], json.dumps({**document, "seed": 5}), json.dumps(bare), "[]"):
         manifest.write_text(text)
-        assert "manifest.json is damaged: rerun the same command" in refused("report", "o")
+        assert "manifest.json is damaged: rerun the command that made" in refused("report", "o")
     manifest.unlink()
-    assert "manifest.json is missing: rerun the same command" in refused("report", "o")
+    assert "manifest.json is missing: rerun the command that made" in refused("report", "o")
     assert vestige("report", "o/report.json")[:2] == (code, out)
 
 
@@ -461,7 +461,7 @@ def test_report_says_that_units_were_lost(vestige, refused):
     Path("o/units/000001.safetensors").unlink()
     said = refused("report", "o")
     assert "000001.safetensors is missing" in said
-    assert "rerun the same command" in said
+    assert "rerun the command that made the run" in said
     Path("o/units/000000.safetensors").unlink()
     said = refused("report", "o")
     assert "000000.safetensors and 1 more unit are missing" in said
@@ -548,12 +548,25 @@ def test_a_resumed_run_keeps_its_page_redacted_unless_told_otherwise(vestige):
     assert Path("o/page.html").read_text().count("data:image/png") > pictures
 
 
+def test_an_audit_prints_remarks_that_a_user_can_act_on(vestige):
+    write("mine.py", AUDIT)
+    assert "Remark" not in vestige("audit", "mine.py", "--trials", "2", "--out", "plain")[1]
+    softmax = "\nfrom dataclasses import replace\nfrom torch import nn\nfrom vestige.victims import SharedGradient\n"
+    softmax += "ending = nn.Sequential(linear_network(), nn.Softmax(-1))\n"
+    softmax += "audit = replace(audit, victim=SharedGradient(ending))\n"
+    write("mine.py", AUDIT + softmax)
+    out = vestige("audit", "mine.py", "--trials", "2", "--out", "o")[1]
+    assert "Remark: The model returns probabilities" in out
+
+
 def test_report_of_what_is_no_finished_run(refused, vestige):
     write("mine.py", AUDIT)
     vestige("audit", "mine.py", "--trials", "3", "--out", "o")
     whole = Path("o/report.json").read_text()
     Path("o/report.json").unlink()
-    assert "holds 3 of 3 units and no report yet" in refused("report", "o")
+    said = refused("report", "o")
+    assert "holds 3 of 3 units and no report yet" in said
+    assert "'vestige run FILE.py … --out o'" in said
     Path("o/report.json").write_text(whole.replace('"schema_version": 1', '"schema_version": 99'))
     assert "format 99" in refused("report", "o")
     Path("o/report.json").write_text(whole[: len(whole) // 2])

@@ -37,6 +37,7 @@ def test_most_exposed_first_and_the_rest_folded() -> None:
     )
     assert [r.name for r in table.shown.rows] == [f"f{i}" for i in range(11, 3, -1)]
     assert len(table.folded.rows) == 4
+    assert table.note == "Recovered features come first. 4 more not shown here, listed below."
 
 
 def test_withheld_rows_keep_the_order_of_the_columns() -> None:
@@ -45,3 +46,4 @@ def test_withheld_rows_keep_the_order_of_the_columns() -> None:
     assert {r.secret for r in table.rows} == {r.reconstruction for r in table.rows} == {"withheld"}
     assert table.rows[0].decoy == "50.0"
     assert all(r.recovered is None for r in table.rows)
+    assert table.note == ""

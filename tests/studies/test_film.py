@@ -166,7 +166,7 @@ def test_only_the_median_trial_has_a_film(count, tmp_path):
     audit = replace(audit_of(SEARCH), trials=count)
     report = run(audit, seed=2, directory=tmp_path)
     shown = [one for one in report.findings.exhibits if one.film]
-    assert [one.place for one in shown] == [(count + 1) // 2]
+    assert [one.place for one in shown] == [count // 2 + 1]
     film, trial_number = shown[0].film, shown[0].trial
     assert film is not None
     assert film.iterations == 20

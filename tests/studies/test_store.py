@@ -259,6 +259,15 @@ def test_an_audit_that_was_changed_names_the_change(tmp_path, changes, said):
     assert f"holds another study, which differs in {said};" in one_sentence(caught.value)
 
 
+def test_a_refusal_says_that_the_attacks_were_chosen(tmp_path):
+    audit = small_audit([InvertingGradients(2)], victim=SharedGradient(linear_network()))
+    audit = replace(audit, trials=1)
+    run(audit, directory=tmp_path)
+    with pytest.raises(Conflict) as caught:
+        run(replace(audit, attacks=None), directory=tmp_path)
+    assert "differs in the attacks, which Vestige chose at least once;" in str(caught.value)
+
+
 def test_digests_of_fields_are_those_of_content():
     one, same = (field_digests(small_audit([InvertingGradients(2)])) for _ in range(2))
     assert one == same

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from vestige.reports.audit import AttackFindings, AuditFindings, Claim, Exhibit, Outcome
+from vestige.reports.numbers import some_of
 from vestige.reports.parts import (
     Check,
     CheckOutcome,
@@ -79,9 +80,24 @@ def test_demonstrated():
     assert verdict.lede == (
         "81% of the secrets came back closer than all but 1 in 100 decoys: at least 71%, with 95% "
         "confidence, in 100 trials. Guessing with the label and the same hints reaches 1%. 80 of "
-        "100 secrets were redrawn, less than half as far from the secret as the best guess: at "
+        "100 secrets were redrawn (less than half as far from the secret as the best guess): at "
         "least 70%."
     )
+
+
+def test_two_trials_are_both_or_neither():
+    guess = attack("G", ranks(0, 2), guess=True)
+    both = judge(measured(attack("A", ranks(2, 2)), guess)).verdict.lede
+    assert both.startswith("Both secrets came back closer than all but 1 in 100 decoys")
+    neither = judge(measured(attack("A", ranks(0, 2)), guess)).verdict.lede
+    assert neither.startswith("Neither secret came back closer")
+    assert [some_of(n, 2, "secret") for n in range(3)] == [
+        "neither secret",
+        "1 of 2 secrets",
+        "both secrets",
+    ]
+    assert some_of(0, 40, "secret") == "none of 40 secrets"
+    assert some_of(40, 40, "secret") == "all 40 secrets"
 
 
 def test_demonstrated_at_a_low_rate():
@@ -190,7 +206,7 @@ def test_pictures_near_the_class_mean_are_told_apart_and_not_redrawn():
             "was not shown."
         )
         assert "None of 60 secrets were redrawn" in verdict.lede
-        assert "60 of 60 drawings were closer than the best guess" in verdict.lede
+        assert "all 60 drawings were closer than the best guess" in verdict.lede
     drawn = with_errors(attack("A", ranks(14, 60)), errors[0.6])
     headline = judge(measured(drawn, guess)).verdict.headline
     assert headline.startswith("The server can redraw some records: at least 13")

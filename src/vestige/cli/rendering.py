@@ -25,10 +25,11 @@ def render_again(
         kept = path / "report.json"
         if not kept.is_file():
             folder = RunFolder.existing(path)
-            planned = folder.manifest().get("units")
+            manifest = folder.manifest()
+            planned = manifest.get("units")
             raise NotFound(
                 f"{path} holds {len(folder.finished())} of {brief(planned)} units and no report "
-                "yet: rerun the same command to resume."
+                f"yet: {folder.again(manifest)} to resume."
             )
         if (path / "manifest.json").exists() or (path / "units").exists():
             RunFolder(path).check_units()

@@ -10,6 +10,7 @@ import typer
 from vestige.printable import terminal_text
 
 if TYPE_CHECKING:
+    from vestige.reports.audit import AuditReport
     from vestige.reports.report import Report
 
 INVALID = 2
@@ -40,6 +41,17 @@ def show_report(report: Any, page: Path, fail_above: float | None = None) -> Non
         raise typer.Exit(INVALID)
 
 
+def preflight_remarks(report: AuditReport) -> list[str]:
+    """Remarks of an audit's preflight that a user can act on."""
+    from vestige.reports.parts import CheckOutcome
+
+    return [
+        f"Remark: {check.sentence} {check.remedy}"
+        for check in report.findings.preflight
+        if check.outcome is CheckOutcome.REMARK and check.remedy
+    ]
+
+
 def show_verdict(report: Report[Any, Any], page: Path, fail_above: float | None = None) -> None:
     """Say the verdict, as redacted as the page, and where the page is; choose the exit code."""
     from vestige.pages.saving import is_redacted
@@ -57,6 +69,8 @@ def show_verdict(report: Report[Any, Any], page: Path, fail_above: float | None 
     typer.echo(terminal_text(verdict.headline))
     lede = "" if verdict.lede.lower() in verdict.headline.lower() else verdict.lede
     remarks = further_remarks(shown) if isinstance(shown, InversionReport) else []
+    if isinstance(shown, AuditReport):
+        remarks = preflight_remarks(shown)
     for text in filter(None, (lede, verdict.remedy, *remarks)):
         typer.echo(terminal_text(text))
     typer.echo(terminal_text(f"Page: {page}"))

@@ -48,6 +48,15 @@ def plural(number: int, noun: str) -> str:
     return f"{count(number)}{NO_BREAK}{noun if number == 1 else noun + 's'}"
 
 
+def some_of(number: int, total: int, noun: str) -> str:
+    """Write how many of some: ``3 of 40 secrets``, ``none of 40 secrets``, ``both secrets``."""
+    if number in (0, total) and total == 2:
+        return f"both {noun}s" if number else f"neither {noun}"
+    if number in (0, total) and total > 2:
+        return f"all {count(total)} {noun}s" if number else f"none of {count(total)} {noun}s"
+    return f"{count(number) if number else 'none'} of {count(total)} {noun}s"
+
+
 def percent(value: float) -> str:
     """Write a share: whole from 10%, one decimal below and above 99%, then ``<0.1%``."""
     if value <= 0:

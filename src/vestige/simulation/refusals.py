@@ -17,8 +17,7 @@ _MEANINGS = (
     (
         _SINGLE,
         "Batch norm cannot train on a single record with one value per channel: give a batch size "
-        "of at least 2 (1 is assumed where none is told), larger pictures, or mode='eval' if the "
-        "client runs in that mode.",
+        "of at least 2, larger pictures, or mode='eval' if the client runs in that mode.",
     ),
     (
         ("can't allocate memory", "out of memory", "not enough memory", "cannot allocate memory"),

@@ -8,8 +8,10 @@ from collections.abc import Iterator, Mapping
 
 from torch import Tensor, nn
 
+from vestige.attacks.recommendation.recommendation import Recommendation
 from vestige.content import combined_digest, tensors_digest
 from vestige.records import Records
+from vestige.studies.store import CHOSEN
 
 DEPTH = 3
 """Fields of fields of fields are named; what lies deeper counts as part of them."""
@@ -25,9 +27,14 @@ def field_digests(study: object) -> dict[str, str]:
     """A digest of each field of a study, by a name such as ``attacks[0].iterations``.
 
     They explain a refusal and decide nothing: which study a run belongs to is its identity. Fields
-    that do not count when studies are compared, such as engines, are left out.
+    that do not count when studies are compared, such as engines, are left out. Attacks that were
+    recommended are in no field where none were given.
     """
-    return {name: combined_digest(*_content(value))[:16] for name, value in _parts(study)}
+    parts = dict(_parts(study))
+    chosen = getattr(study, CHOSEN, None)
+    if isinstance(chosen, Recommendation):
+        parts[CHOSEN] = chosen.attacks
+    return {name: combined_digest(*_content(value))[:16] for name, value in parts.items()}
 
 
 def _parts(value: object, name: str = "", depth: int = DEPTH) -> Iterator[tuple[str, object]]:

@@ -59,6 +59,10 @@ _DIFFERENCES = {
 }
 
 
+CHOSEN = "chosen_attacks"
+"""Among the digests of fields: the attacks that were recommended to a study."""
+
+
 class MemoryUnits:
     """Keeps finished units for as long as the process lives."""
 
@@ -227,7 +231,7 @@ class RunFolder:
     def check_units(self) -> None:
         """Raise BadInput or Conflict if manifest or units are not what this run wrote."""
         refuse_links(self.path, "units")
-        path, again = self.path / "manifest.json", "rerun the same command to rebuild it"
+        path, again = self.path / "manifest.json", f"{self.again()} to rebuild it"
         if not path.exists():
             raise BadInput(f"{path} is missing: {again}.")
         held = self.manifest(again, digest=True)
@@ -235,16 +239,22 @@ class RunFolder:
         finished = self.finished()
         for number in finished:
             checked.read(number)
-        planned = held.get("units")
+        again, planned = self.again(held), held.get("units")
         planned = planned if isinstance(planned, int) else 0
         lost = sorted(set(range(planned)) - set(finished) - self._unfinished())
         if lost:
             more = f" and {plural(len(lost) - 1, 'more unit')}" if len(lost) > 1 else ""
             are = "are" if more else "is"
             raise BadInput(
-                f"{self._unit(lost[0])}{more} {are} missing, on which the report rests: rerun the "
-                "same command to compute what is missing."
+                f"{self._unit(lost[0])}{more} {are} missing, on which the report rests: {again} to "
+                "compute what is missing."
             )
+
+    def again(self, held: Mapping[str, Any] | None = None) -> str:
+        """What to do to resume a run that another command reads, by its manifest."""
+        kind = (held or {}).get("kind")
+        command = "vestige invert FILE" if kind == "inversion" else "vestige run FILE.py"
+        return f"rerun the command that made the run ('{command} … --out {self.path}')"
 
     def write_report(self, report: WrittenDocument) -> None:
         """Write the report, and which units are not on disk by then, if any."""
@@ -278,6 +288,9 @@ def _differing(held: object, wanted: Mapping[str, str]) -> str:
         return ""
     known = {*wanted, *(name for name in held if re.fullmatch(r"[\w.\[\]]{1,80}", name))}
     names = [name for name in sorted(known) if held.get(name) != wanted.get(name)]
+    if CHOSEN in names:
+        names = [name for name in names if not re.match(r"attacks\b|" + CHOSEN, name)]
+        names.append("the attacks, which Vestige chose at least once")
     more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
     return ", ".join(names[:_SHOWN]) + more
 

@@ -36,6 +36,14 @@ class FeatureTable:
 
     rows: tuple[FeatureRow, ...]
     summary: str
+    ordered: bool = False
+
+    @property
+    def note(self) -> str:
+        """How rows are ordered, and how many are not in the open."""
+        order = "Recovered features come first. " if self.ordered else ""
+        left = len(self.rows) - SHOWN
+        return f"{order}{left} more not shown here, listed below." if left > 0 else order.strip()
 
     @property
     def shown(self) -> Table:
@@ -140,4 +148,4 @@ def feature_table(
     if decoy_values is not None:
         chance = sum(agrees(c, secret_values[i], decoy_values[i]) for i, c in enumerate(columns))
         summary += f"; decoy {chance}"
-    return FeatureTable(rows=rows, summary=summary)
+    return FeatureTable(rows=rows, summary=summary, ordered=True)

@@ -74,7 +74,7 @@ def arrays(report: AuditReport) -> tuple[DotArray, ...]:
     rate = None if attack is None else report.judgement.rates_of(attack).rate
     if rate is None or rate.trials < 2:
         return ()
-    drawn = [rate_array(rate, "came back under the strongest attack")]
+    drawn = [rate_array(rate, "told apart from decoys by the strongest attack")]
     claim = report.findings.smallest_claim
     if claim is not None and report.verdict.kind is VerdictKind.CLAIM_REFUTED:
         drawn.append(share_array(claim.rate, f"at most, says {_in_sentence(claim.source)}"))

@@ -21,7 +21,8 @@ BATCH_SHOWN = 16
 def with_exhibits(findings: AuditFindings, results: Sequence[TrialResult]) -> AuditFindings:
     """Findings with the best, median and worst trial of the strongest attack.
 
-    All of its trials are shown if there are at most 5. The median trial has a film.
+    All of its trials are shown if there are at most 5. The median trial has a film; of two in the
+    middle it is the worse one.
     """
     attack = strongest(findings, attack_rates(findings))
     if attack is None:
@@ -29,7 +30,7 @@ def with_exhibits(findings: AuditFindings, results: Sequence[TrialResult]) -> Au
     trials = {one.trial: one for one in results}
     ordered = sorted(attack.outcomes, key=_closeness)
     count = len(ordered)
-    median = (count - 1) // 2
+    median = count // 2
     places = range(count) if count <= 5 else (0, median, count - 1)
     exhibits = []
     for place in places:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from vestige.reports.audit import AttackFindings, AuditFindings, AuditJudgement
 from vestige.reports.captured_words import guess_check, permutation_sentence
-from vestige.reports.numbers import at_least, at_most, count_word, one_in, percent, share
+from vestige.reports.numbers import at_least, at_most, count_word, one_in, percent, share, some_of
 from vestige.reports.parts import Check, CheckOutcome, Rate, Verdict, VerdictKind
 from vestige.statistics.audit_rates import (
     Rates,
@@ -241,15 +241,17 @@ def _redrawn_sentence(findings: AuditFindings, best: AttackFindings) -> str:
     """Say how many secrets were redrawn, and what that means; if few, how many came closer."""
     attack, rate = _redrawing(findings)
     named = "" if attack.name == best.name else f"By {attack.name}, "
-    many = f"{'none' if rate.hits == 0 else f'{rate.hits:,}'} of {rate.trials:,} secrets"
-    were = "was" if rate.hits == 1 else "were"
-    said = f"{named}{many} {were} redrawn, less than half as far from the secret as the best guess"
-    said = f"{said[0].upper()}{said[1:]}"
+    many = some_of(rate.hits, rate.trials, "secret")
+    were = "was" if rate.hits == 1 or many.startswith("neither") else "were"
+    said = f"{named}{many} {were} redrawn (less than half as far from the secret as the best guess)"
+    said = _capital(said)
     if rate.lower > findings.false_positive_rate:
         return f"{said}: at least {at_least(rate.lower)}."
     guesses = [a for a in findings.attacks if a.guess]
     closer = closer_rate(attack, guesses, joint_confidence(findings))
-    return f"{said}; {closer.hits:,} of {rate.trials:,} drawings were closer than the best guess."
+    drawings = some_of(closer.hits, rate.trials, "drawing")
+    were = "was" if closer.hits == 1 or drawings.startswith("neither") else "were"
+    return f"{said}; {drawings} {were} closer than the best guess."
 
 
 def _rate_sentence(findings: AuditFindings, best: AttackFindings, rates: Rates) -> str:
@@ -263,15 +265,21 @@ def _rate_sentence(findings: AuditFindings, best: AttackFindings, rates: Rates) 
         f"Guessing with the label and the same hints reaches {share(findings.false_positive_rate)}."
     )
     if rate.hits == 0:
+        none = _capital(some_of(0, rate.trials, "secret"))
         return (
-            f"None of {rate.trials:,} secrets came back {close}: at most {at_most(rate.upper)}, "
-            f"with {share(findings.confidence)} confidence. {guess}"
+            f"{none} came back {close}: at most {at_most(rate.upper)}, with "
+            f"{share(findings.confidence)} confidence. {guess}"
         )
     if rate.hits == rate.trials:
-        return f"All {rate.trials:,} secrets came back {close}: {limits}. {guess}"
+        every = _capital(some_of(rate.hits, rate.trials, "secret"))
+        return f"{every} came back {close}: {limits}. {guess}"
     if not exceeds_chance(findings, best, rates):
         limits = limits.replace(",", f" and at most {at_most(rate.upper)},", 1)
     return f"{percent(rate.value)} of the secrets came back {close}: {limits}. {guess}"
+
+
+def _capital(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}"
 
 
 def _were(findings: AuditFindings) -> str:
