@@ -551,7 +551,8 @@ def test_a_resumed_run_keeps_its_page_redacted_unless_told_otherwise(vestige):
 def test_an_audit_prints_remarks_that_a_user_can_act_on(vestige):
     write("mine.py", AUDIT)
     assert "Remark" not in vestige("audit", "mine.py", "--trials", "2", "--out", "plain")[1]
-    softmax = "\nfrom dataclasses import replace\nfrom torch import nn\nfrom vestige.victims import SharedGradient\n"
+    softmax = "\nfrom dataclasses import replace\nfrom torch import nn\n"
+    softmax += "from vestige.victims import SharedGradient\n"
     softmax += "ending = nn.Sequential(linear_network(), nn.Softmax(-1))\n"
     softmax += "audit = replace(audit, victim=SharedGradient(ending))\n"
     write("mine.py", AUDIT + softmax)
