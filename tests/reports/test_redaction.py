@@ -40,7 +40,7 @@ from vestige.victims import SharedGradient
 from worlds import LabelOnly, linear_network, small_audit
 
 DESCRIPTIONS = re.compile(
-    r"title|release|kind|distance|verdict/.*|threat/.*|limits/.*|environment/Vestige"
+    r"title|release|defense|kind|distance|verdict/.*|threat/.*|limits/.*|environment/Vestige"
     r"|space/(kind|noun)|claim/source|bounds/.*|exclusivity/.*|times/.*"
     r"|(pre)?(flight|checks)/\d+/.*|failure/(attack|remedy)"
     r"|(attacks/\d+|attack)/(name|summary|cites)|(candidates|exhibits)/\d+/attack"
