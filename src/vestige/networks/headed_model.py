@@ -6,6 +6,7 @@ Attacks in Small-Data Regime" (2025), Section 3.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 
 import torch
@@ -14,41 +15,86 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from vestige.choices import check_module, check_whole
 from vestige.errors import BadInput
+from vestige.networks.splitting import split
 
 
 class HeadedModel(nn.Module):
-    """A frozen backbone and a head: linear, or with one hidden layer of ReLUs.
+    """A frozen backbone and a head: linear, or with hidden layers of ReLUs.
 
     ``backbone`` is any module that turns inputs into features of ``width`` numbers. ``outputs``
-    logits; a single one tells two labels apart. The backbone is used in eval mode, always.
+    logits; a single one tells two labels apart. ``hidden`` units, or those of each hidden layer.
+    The backbone is used in eval mode, always.
+
+    Attributes
+    ----------
+    hidden
+        Units of the first hidden layer; None for a linear head.
+    hidden_sizes
+        Units of all hidden layers.
+    remarks
+        What to know of a model that :meth:`from_module` split, in sentences.
     """
 
     def __init__(
-        self, backbone: nn.Module, width: int, outputs: int, hidden: int | None = None
+        self,
+        backbone: nn.Module,
+        width: int,
+        outputs: int,
+        hidden: int | tuple[int, ...] | None = None,
     ) -> None:
         super().__init__()
         check_module("backbone of HeadedModel", backbone)
-        for name, size in (("width", width), ("outputs", outputs), ("hidden", hidden)):
-            if name != "hidden" or size is not None:
-                check_whole(f"{name} of HeadedModel", size)
+        sizes = () if hidden is None else hidden if isinstance(hidden, tuple) else (hidden,)
+        for name, size in (("width", width), ("outputs", outputs), *(("hidden", s) for s in sizes)):
+            check_whole(f"{name} of HeadedModel", size)
         training = [m for m in backbone.modules() if isinstance(m, _BatchNorm) and m.training]
         if training:
             raise BadInput(
                 "The backbone's batch norm is in train mode, so features of a record would depend "
                 "on the others: call backbone.eval() first."
             )
-        if width < 1 or outputs < 1 or (hidden is not None and hidden < 1):
+        if min(width, outputs, *sizes) < 1:
             raise BadInput("A head needs features, outputs and hidden units: at least one each.")
         self.backbone = backbone.requires_grad_(False)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)  # the weights are drawn at the start of every training
-            if hidden is None:
-                self.head: nn.Module = nn.Linear(width, outputs)
-            else:
-                self.head = nn.Sequential(
-                    nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, outputs)
-                )
-        self.width, self.outputs, self.hidden = width, outputs, hidden
+            layers = [nn.Linear(*pair) for pair in itertools.pairwise((width, *sizes, outputs))]
+            self.head: nn.Module = layers[0]
+            if sizes:
+                parts = [part for layer in layers for part in (layer, nn.ReLU())]
+                self.head = nn.Sequential(*parts[:-1])
+        self.width, self.outputs = width, outputs
+        self.hidden, self.hidden_sizes = (sizes[0] if sizes else None), sizes
+        self.remarks: tuple[str, ...] = ()
+
+    @classmethod
+    def from_module(
+        cls, model: nn.Module, layer: str, *, example: Tensor | None = None
+    ) -> HeadedModel:
+        """Split a trained classifier: any module that returns logits, or an object with .logits.
+
+        The head begins with the first linear layer that runs in the module named ``layer`` and goes
+        to the model's end: at most three linear layers with ReLUs between them. All before it is
+        the backbone, whose features are that layer's input. The model is copied and not changed;
+        the copy is in eval mode, so batch norm uses its running statistics. ``example`` is a batch
+        of inputs; models of timm and transformers say themselves what they take.
+        """
+        found = split(model, layer, example)
+        first, *rest = found.layers
+        hidden = tuple(one.in_features for one in rest) or None
+        outputs = found.layers[-1].out_features
+        headed = cls(found.backbone, first.in_features, outputs, hidden)
+        own = [m for m in headed.head.modules() if isinstance(m, nn.Linear)]
+        for mine, theirs in zip(own, found.layers):
+            mine.load_state_dict(theirs.state_dict())
+        headed.head.to(first.weight)
+        headed.remarks = found.remarks
+        return headed.eval()
+
+    @property
+    def head_parameters(self) -> dict[str, Tensor]:
+        """Parameters of the head as a release names them: ``head.weight``, …"""
+        return {f"head.{name}": p.detach().clone() for name, p in self.head.named_parameters()}
 
     def train(self, mode: bool = True) -> HeadedModel:
         """Set the head's mode; the backbone stays in eval mode."""

@@ -44,6 +44,8 @@ def describe_client(
         described["Privacy"] = privacy[0]
     if isinstance(simulator, HeadSimulator):
         described["Head"], described["Training"] = _head_words(simulator)
+        if simulator.model.remarks:
+            described["Remarks"] = " ".join(simulator.model.remarks)
     if isinstance(simulator, InformedSimulator):
         described["Known records"] = f"{len(simulator.companions):,}"
     if isinstance(simulator, ConvexSimulator):
@@ -69,7 +71,8 @@ def privacy_words(private: ClippedNoise) -> str:
 
 def _head_words(simulator: HeadSimulator) -> tuple[str, str]:
     training, model = simulator.training, simulator.model
-    hidden = "linear" if model.hidden is None else f"{model.hidden} hidden ReLUs"
+    sizes = " and ".join(map(str, model.hidden_sizes))
+    hidden = f"{sizes} hidden ReLUs" if sizes else "linear"
     form = f"{hidden}, {model.width:,} features, {model.outputs} outputs"
     words = [f"{training.epochs} epochs of {training.optimizer}"]
     if training.private is not None:

@@ -29,7 +29,7 @@ class Heads:
     """Heads, their number first: ``weight`` (s, k, d), ``bias`` (s, k) of the first layer.
 
     ``second`` (s, outputs, k) and ``second_bias`` (s, outputs) are those of the layer after k
-    hidden units; None for linear heads.
+    hidden units, of several such layers their product and the last one's; None for linear heads.
     """
 
     weight: Tensor
@@ -70,8 +70,15 @@ class Heads:
         weight = weight.reshape(count, first, model.width)
         if model.hidden is None:
             return cls(weight, bias)
-        second, second_bias = rest.tensor_split([outputs * first], 1)
-        return cls(weight, bias, second.reshape(count, outputs, first), second_bias)
+        # Of several outer layers their product: what a unit does to the logits while all others
+        # let pass, whatever the order of the units between.
+        second, second_bias = None, rest[:, :0]
+        for size in (*model.hidden_sizes[1:], outputs):
+            inputs = first if second is None else second.shape[1]
+            own, second_bias, rest = rest.tensor_split([size * inputs, size * (inputs + 1)], 1)
+            own = own.reshape(count, size, inputs)
+            second = own if second is None else own @ second
+        return cls(weight, bias, second, second_bias)
 
     def unit_order(self) -> Tensor:
         """The order (s, k) of the first layer's outputs by the weights that leave them.

@@ -12,7 +12,7 @@ outputs, and the inner loops run along them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import torch
@@ -144,28 +144,47 @@ def train_linear(steps: HeadSteps, layer: SpannedLayer) -> None:
             layer.step(torch.mul(slopes, factors, out=out), rate)
 
 
-def train_hidden(steps: HeadSteps, first: SpannedLayer, second: FreeLayer) -> None:
-    """Train heads with one hidden layer of ReLUs: the first layer in its span, the second as is."""
+def train_hidden(steps: HeadSteps, first: SpannedLayer, outer: Sequence[FreeLayer]) -> None:
+    """Train heads with hidden layers of ReLUs: the first layer in its span, the others as is.
+
+    Gradients by backpropagation; under DP-SGD a record's squared norm is the sum over all layers of
+    ‖slope of the layer's outputs‖²·(‖the layer's input‖² + 1).
+    """
     training = steps.training
     rate = training.learning_rate
-    hidden, slopes = torch.empty_like(first.products), torch.empty_like(first.products)
-    residuals = hidden.new_empty((len(hidden), second.weights.shape[1], hidden.shape[2]))
+    hidden = [torch.empty_like(first.products)]
+    hidden += [_outputs_like(layer, first) for layer in outer[:-1]]
+    slopes = [torch.empty_like(values) for values in hidden]
+    residuals = _outputs_like(outer[-1], first)
+    moved = [*slopes[1:], residuals]
     for share in steps.shares:
-        torch.clamp(first.products, min=0, out=hidden)
-        steps.residuals(second.outputs(hidden), residuals)
-        torch.bmm(second.weights.mT, residuals, out=slopes).mul_(hidden > 0)
+        torch.clamp(first.products, min=0, out=hidden[0])
+        for layer, below, above in zip(outer, hidden, hidden[1:]):
+            torch.clamp(layer.outputs(below), min=0, out=above)
+        steps.residuals(outer[-1].outputs(hidden[-1]), residuals)
+        for place in reversed(range(len(outer))):
+            torch.bmm(outer[place].weights.mT, moved[place], out=slopes[place])
+            slopes[place].mul_(hidden[place] > 0)
         if training.private is None:
             factors = steps.weighted(share)
         else:
-            squared = slopes.square().sum(1, keepdim=True).mul_(first.squared_norms)
-            inner = hidden.square().sum(1, keepdim=True).add_(1)
-            squared.add_(residuals.square().sum(1, keepdim=True).mul_(inner))
+            squared = slopes[0].square().sum(1, keepdim=True).mul_(first.squared_norms)
+            for slope, below in zip(moved, hidden):
+                inner = below.square().sum(1, keepdim=True).add_(1)
+                squared.add_(slope.square().sum(1, keepdim=True).mul_(inner))
             factors = steps.clipped(share, squared)
         if isinstance(factors, float):
             scaled = rate * factors
         else:
             scaled = rate
-            residuals.mul_(factors)
-            slopes.mul_(factors)
-        first.step(slopes, scaled)
-        second.step(residuals, hidden, scaled)
+            for slope in (slopes[0], *moved):
+                slope.mul_(factors)
+        first.step(slopes[0], scaled)
+        for layer, slope, below in zip(outer, moved, hidden):
+            layer.step(slope, below, scaled)
+
+
+def _outputs_like(layer: FreeLayer, first: SpannedLayer) -> Tensor:
+    """Room (s, outputs, n) for the outputs of a layer."""
+    products = first.products
+    return products.new_empty((len(products), layer.weights.shape[1], products.shape[2]))

@@ -10,6 +10,7 @@ span are trained by compiled kernels where numba is installed
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -157,7 +158,8 @@ class HeadFactory:
     def fingerprint(self) -> str:
         """Hash of all that decides which heads a seed gives."""
         model = self.model
-        said = f"{LAW} {self.training!r} {model.width} {model.outputs} {model.hidden}"
+        hidden = model.hidden_sizes if len(model.hidden_sizes) > 1 else model.hidden
+        said = f"{LAW} {self.training!r} {model.width} {model.outputs} {hidden}"
         said += f" {self._in_span}"
         digest = hashlib.sha256(said.encode())
         for tensor in (self.features, self.labels):
@@ -309,12 +311,14 @@ class HeadFactory:
             train_linear(steps, first)
             _finish_into(rows, first, model.outputs, model.width)
             return first
-        shape = (count, model.outputs, model.hidden)
-        outer = drawn_normal(shape, training.initial_deviation, self.features, generator)
-        second = FreeLayer(training, outer, generator)
-        train_hidden(steps, first, second)
+        outer, deviation = [], training.initial_deviation
+        for inputs, outputs in itertools.pairwise((*model.hidden_sizes, model.outputs)):
+            drawn = drawn_normal((count, outputs, inputs), deviation, self.features, generator)
+            outer.append(FreeLayer(training, drawn, generator))
+        train_hidden(steps, first, outer)
         rest = _finish_into(rows, first, model.hidden, model.width)
-        _finish_into(rest, second, model.outputs, model.hidden)
+        for layer in outer:
+            rest = _finish_into(rest, layer, *layer.weights.shape[1:])
         return first
 
     def _steps(self, targets: Tensor, generator: torch.Generator) -> HeadSteps:

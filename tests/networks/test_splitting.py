@@ -1,0 +1,227 @@
+"""Trained classifiers, split into a backbone and a head."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from vestige.errors import BadInput
+from vestige.networks import HeadedModel
+
+
+@pytest.fixture(autouse=True)
+def weights_of_a_seed():
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        yield
+
+
+class Residual(nn.Module):
+    """A block of a small residual network with batch norm."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(channels, channels, 3, padding=1), nn.BatchNorm2d(channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x + self.norm(self.conv(x))).relu()
+
+
+class ResNetLike(nn.Module):
+    """Ends as torchvision's ResNets do: pooling, flatten as a function, ``fc``."""
+
+    def __init__(self, head: nn.Module | None = None) -> None:
+        super().__init__()
+        self.stem, self.block = nn.Conv2d(3, 6, 3, stride=2), Residual(6)
+        self.pool, self.fc = nn.AdaptiveAvgPool2d(1), head or nn.Linear(6, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(torch.flatten(self.pool(self.block(self.stem(x))), 1))
+
+
+class MobileNetLike(nn.Module):
+    """Depthwise convolutions, and ``classifier`` = dropout and a linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Sequential(
+            nn.Conv2d(3, 8, 3, stride=2),
+            nn.Conv2d(8, 8, 3, groups=8),
+            nn.ReLU6(inplace=True),
+            nn.Conv2d(8, 5, 1),
+        )
+        self.classifier = nn.Sequential(nn.Dropout(0.2), nn.Linear(5, 4))
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        return {"logits": self.classifier(self.features(x).mean((2, 3)))}
+
+
+class Functional(nn.Module):
+    """Three linear layers with ReLUs that are functions; one logit for each record, squeezed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Flatten()
+        self.one, self.two, self.three = nn.Linear(192, 7), nn.Linear(7, 5), nn.Linear(5, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.three(self.two(self.one(self.body(x)).relu()).relu_()).squeeze(1)
+
+
+class Changed(nn.Module):
+    """A residual network, and something after it."""
+
+    def __init__(self, after) -> None:
+        super().__init__()
+        self.inner, self.after = ResNetLike(), after
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.after(self.inner(x))
+
+
+class Twice(nn.Module):
+    """Calls its layer two times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.fc = nn.Linear(192, 192), nn.Linear(192, 192)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(self.fc(self.body(x.flatten(1))))
+
+
+def pictures(count: int = 3, seed: int = 0) -> Tensor:
+    return torch.rand((count, 3, 8, 8), generator=torch.Generator().manual_seed(seed))
+
+
+def logits(model: nn.Module, x: Tensor) -> Tensor:
+    output = copy.deepcopy(model).eval()(x)
+    output = output["logits"] if isinstance(output, dict) else getattr(output, "logits", output)
+    return output.reshape(len(x), -1)
+
+
+def mlp(*between: nn.Module) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(6, 5), *between, nn.Linear(5, 4))
+
+
+@pytest.mark.parametrize(
+    ("build", "layer", "sizes"),
+    [
+        (ResNetLike, "fc", ()),
+        (lambda: ResNetLike(mlp(nn.ReLU(inplace=True), nn.Dropout())), "fc", (5,)),
+        (lambda: ResNetLike(mlp(nn.ReLU())), "fc.0", (5,)),
+        (lambda: ResNetLike(mlp(nn.ReLU())), "fc.2", ()),
+        (MobileNetLike, "classifier", ()),
+        (MobileNetLike, "classifier.1", ()),
+        (Functional, "one", (7, 5)),
+        (Functional, "two", (5,)),
+        (lambda: Changed(nn.Identity()), "inner.fc", ()),
+    ],
+)
+def test_backbone_and_head_give_the_models_outputs(build, layer, sizes):
+    model = build().eval()
+    before = copy.deepcopy(model.state_dict())
+    headed = HeadedModel.from_module(model, layer, example=pictures())
+    x = pictures(5, seed=1)
+    with torch.no_grad():
+        assert torch.allclose(headed(x), logits(model, x), atol=1e-6)
+        assert torch.allclose(headed.head(headed.features(x)), logits(model, x), atol=1e-6)
+    assert headed.hidden_sizes == sizes
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(p.requires_grad for p in model.parameters())
+    assert set(headed.head_parameters) == {f"head.{n}" for n, _ in headed.head.named_parameters()}
+
+
+def test_a_vision_transformer_from_a_configuration():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.ViTConfig(
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=24,
+        image_size=8,
+        patch_size=4,
+        num_labels=5,
+    )
+    model = transformers.ViTForImageClassification(config).eval()
+    headed = HeadedModel.from_module(model, "classifier")
+    with torch.no_grad():
+        for seed in (1, 2):
+            x = pictures(4, seed)
+            assert torch.allclose(headed(x), logits(model, x), atol=1e-6)
+    assert (headed.width, headed.outputs) == (16, 5)
+    with pytest.raises(BadInput, match="choose the layer after pooling"):
+        HeadedModel.from_module(model, "vit")
+
+
+def test_a_mobilenet_of_transformers():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.MobileNetV2Config(depth_multiplier=0.1, image_size=32, num_labels=3)
+    model = transformers.MobileNetV2ForImageClassification(config)
+    headed = HeadedModel.from_module(model, "classifier")
+    x = torch.rand((3, 3, 32, 32), generator=torch.Generator().manual_seed(3))
+    with torch.no_grad():
+        assert torch.allclose(headed(x), logits(model, x), atol=1e-6)
+    assert any("running statistics" in remark for remark in headed.remarks) == model.training
+
+
+def test_a_model_of_timm():
+    try:
+        import timm
+    except Exception:  # where torchvision does not fit torch, its import fails in any way
+        pytest.skip("timm is not installed, or does not import here")
+    model = timm.create_model("resnet18", num_classes=4).eval()
+    headed = HeadedModel.from_module(model, "fc")
+    x = torch.rand((2, 3, 64, 64), generator=torch.Generator().manual_seed(4))
+    with torch.no_grad():
+        assert torch.allclose(headed(x), logits(model, x), atol=1e-5)
+
+
+def test_train_mode_is_left_and_told():
+    model = ResNetLike().train()
+    headed = HeadedModel.from_module(model, "fc", example=pictures())
+    assert model.training
+    assert not headed.backbone.training
+    assert "running statistics" in headed.remarks[0]
+    assert torch.allclose(headed(pictures(4)), logits(model, pictures(4)), atol=1e-6)
+    dropped = HeadedModel.from_module(MobileNetLike(), "classifier", example=pictures())
+    assert "trained without it" in dropped.remarks[0]
+
+
+@pytest.mark.parametrize(
+    ("build", "layer", "words"),
+    [
+        (ResNetLike, "classifier", r"no layer 'classifier'.*last linear layers are 'fc'"),
+        (ResNetLike, "fc1", "did you mean 'fc'"),
+        (ResNetLike, "stem", "Conv2d without a linear layer"),
+        (Twice, "fc", "called more than once"),
+        (lambda: nn.Sequential(nn.Linear(8, 8), nn.Flatten(), nn.Linear(192, 2)), "0", "pooling"),
+        (lambda: ResNetLike(mlp(nn.GELU())), "fc", "GELU .*choose a later layer"),
+        (lambda: ResNetLike(mlp()), "fc", "no ReLU between"),
+        (lambda: Changed(nn.Softmax(1)), "inner.fc", "Softmax"),
+        (lambda: Changed(lambda x: x.softmax(1)), "inner.fc", "probabilities"),
+        (lambda: Changed(lambda x: 2 * x), "inner.fc", "more than that before"),
+        (lambda: ResNetLike(nn.Linear(6, 4, bias=False)), "fc", "no bias"),
+        (ResNetLike, "pool", "AdaptiveAvgPool2d"),
+        (
+            lambda: ResNetLike(nn.Sequential(*[nn.Linear(6, 6), nn.ReLU()] * 3, nn.Linear(6, 2))),
+            "fc",
+            "called more than once",
+        ),
+    ],
+)
+def test_refusals(build, layer, words):
+    with pytest.raises(BadInput, match=words):
+        HeadedModel.from_module(build(), layer, example=pictures())
+
+
+def test_inputs_must_be_known_and_fit():
+    with pytest.raises(BadInput, match="give a batch of them as example"):
+        HeadedModel.from_module(ResNetLike(), "fc")
+    with pytest.raises(BadInput, match="does not take the example"):
+        HeadedModel.from_module(ResNetLike(), "fc", example=torch.zeros(2, 5))
+    with pytest.raises(BadInput, match="no logits"):
+        HeadedModel.from_module(Changed(lambda x: "words"), "inner.fc", example=pictures())
