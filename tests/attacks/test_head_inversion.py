@@ -365,8 +365,19 @@ def test_bad_settings_are_refused_in_a_sentence(build, said):
         build()
 
 
-def test_adam_is_refused_in_a_sentence():
+def adam_head(hidden: int | None = None) -> ReleasedHead:
     victim = released_head()
-    adam = replace(victim.training, optimizer="adam", learning_rate=0.01)
-    with pytest.raises(BadInput, match="SGD"):
-        attacked(replace(victim, training=adam), replace(QUICK, shadows=0), 1)
+    training = replace(victim.training, optimizer="adam", learning_rate=0.01)
+    model = victim.model if hidden is None else HeadedModel(victim.model.backbone, 48, 3, hidden)
+    return ReleasedHead(model, training)
+
+
+@pytest.mark.slow
+def test_heads_that_adam_trained_are_inverted():
+    found = attacked(adam_head(), replace(QUICK, coefficient_shadows=300))
+    assert mean_error(found) < 0.8 * class_mean_error(found)
+
+
+def test_adam_needs_simulated_heads():
+    with pytest.raises(BadInput, match="leave shadows above 0"):
+        attacked(adam_head(), replace(QUICK, shadows=0), 1)

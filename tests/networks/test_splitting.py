@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from vestige.errors import BadInput
 from vestige.networks import HeadedModel
+from vestige.networks.backbone_change import compare_backbones
 
 
 @pytest.fixture(autouse=True)
@@ -170,7 +172,7 @@ def test_a_mobilenet_of_transformers():
 
 def test_a_model_of_timm():
     try:
-        import timm
+        timm = importlib.import_module("timm")
     except Exception:  # where torchvision does not fit torch, its import fails in any way
         pytest.skip("timm is not installed, or does not import here")
     model = timm.create_model("resnet18", num_classes=4).eval()
@@ -225,3 +227,64 @@ def test_inputs_must_be_known_and_fit():
         HeadedModel.from_module(ResNetLike(), "fc", example=torch.zeros(2, 5))
     with pytest.raises(BadInput, match="no logits"):
         HeadedModel.from_module(Changed(lambda x: "words"), "inner.fc", example=pictures())
+
+
+def fine_tuned(step: float, *, head_only: bool = False) -> tuple[nn.Module, nn.Module]:
+    """A model, and the same after a step, with a head for other labels."""
+    before = ResNetLike().eval()
+    after = copy.deepcopy(before)
+    after.fc = nn.Linear(6, 3)
+    if not head_only:
+        with torch.no_grad():
+            for parameter in after.block.parameters():
+                parameter += step * torch.randn_like(parameter)
+    return before, after
+
+
+def test_a_frozen_backbone_is_told_to_be_the_pretrained_one():
+    before, after = fine_tuned(0, head_only=True)
+    headed = HeadedModel.from_module(after, "fc", example=pictures(40), pretrained=before)
+    assert headed.remarks == ("The released backbone is the pre-trained one.",)
+
+
+def test_small_changes_are_told_and_large_ones_refused():
+    before, after = fine_tuned(1e-3)
+    headed = HeadedModel.from_module(after, "fc", example=pictures(40), pretrained=before)
+    (remark,) = headed.remarks
+    assert "4 of 9 tensors" in remark
+    assert "an approximation" in remark
+    before, after = fine_tuned(1.0)
+    with pytest.raises(BadInput, match="audit the training of the whole network"):
+        HeadedModel.from_module(after, "fc", example=pictures(40), pretrained=before)
+
+
+def test_the_change_of_features_is_a_share_of_their_spread():
+    x = torch.randn((500, 6), generator=torch.Generator().manual_seed(1))
+    before, after = nn.Linear(6, 6), nn.Linear(6, 6)
+    after.load_state_dict(before.state_dict())
+    assert compare_backbones(before, after, x).tensors == 0
+    with torch.no_grad():
+        after.weight *= 1.2
+        after.bias *= 1.2
+    change = compare_backbones(before, after, x)
+    assert (change.tensors, change.of_tensors) == (2, 2)
+    assert change.parameters == pytest.approx(0.2, abs=1e-6)
+    features = before(x).detach()
+    spread = (features - features.mean(0)).square().sum(1).mean()
+    expected = 0.2 * float((features.square().sum(1).mean() / spread).sqrt())
+    assert change.features == pytest.approx(expected, rel=1e-4)
+
+
+def test_other_networks_are_not_compared():
+    with pytest.raises(BadInput, match="different layers"):
+        compare_backbones(nn.Linear(3, 2), nn.Linear(3, 4), torch.zeros(2, 3))
+
+
+def test_backbones_are_not_compared_on_made_up_inputs():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.ViTConfig(
+        hidden_size=8, num_hidden_layers=1, num_attention_heads=2, image_size=8, patch_size=4
+    )
+    model = transformers.ViTForImageClassification(config)
+    with pytest.raises(BadInput, match="prior's as example"):
+        HeadedModel.from_module(model, "classifier", pretrained=model)

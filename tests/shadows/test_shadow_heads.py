@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -48,7 +49,9 @@ VARIANTS = {
 
 
 def factory(
-    training: HeadTraining, hidden: int | None = None, dtype: torch.dtype = torch.float64
+    training: HeadTraining,
+    hidden: int | tuple[int, ...] | None = None,
+    dtype: torch.dtype = torch.float64,
 ) -> HeadFactory:
     generator = stream(0, "features")
     single = isinstance(training.makeup, OneAgainstRest)
@@ -67,7 +70,7 @@ def plain_head(
     for linear, weight in zip(linears, start):
         linear.weight.data.copy_(weight)
         linear.bias.data.zero_()
-    head = linears[0] if len(linears) == 1 else nn.Sequential(linears[0], nn.ReLU(), linears[1])
+    head = nn.Sequential(linears[0], *(part for one in linears[1:] for part in (nn.ReLU(), one)))
     settings = {"lr": training.learning_rate, "weight_decay": training.weight_decay}
     if training.optimizer == "adam":
         optimizer = torch.optim.Adam(head.parameters(), **settings)
@@ -89,8 +92,14 @@ def plain_head(
     return torch.cat([p.detach().flatten() for p in head.parameters()])
 
 
+def layer_sizes(made: HeadFactory) -> list[tuple[int, int]]:
+    """Outputs and inputs of a head's layers."""
+    widths = (WIDTH, *made.model.hidden_sizes, made.model.outputs)
+    return [(after, before) for before, after in itertools.pairwise(widths)]
+
+
 @pytest.mark.parametrize("name", VARIANTS)
-@pytest.mark.parametrize("hidden", [None, 5])
+@pytest.mark.parametrize("hidden", [None, 5, (5, 4)])
 @pytest.mark.parametrize(("dtype", "room"), [(torch.float64, 1e-10), (torch.float32, 1e-5)])
 def test_every_head_is_what_torch_trains(name, hidden, dtype, room):
     training = VARIANTS[name]
@@ -98,9 +107,8 @@ def test_every_head_is_what_torch_trains(name, hidden, dtype, room):
     sets = training.makeup.draw(made.labels, 4, generator=stream(1, "sets"))
     found = made.trained(sets, generator=stream(2, "heads"))
     again = stream(2, "heads")
-    outputs, size = made.model.outputs, training.makeup.size
-    sizes = [(outputs, WIDTH)] if hidden is None else [(hidden, WIDTH), (outputs, hidden)]
-    starts = [torch.randn((4, *shape), generator=again) * 0.3 for shape in sizes]
+    size = training.makeup.size
+    starts = [torch.randn((4, *shape), generator=again) * 0.3 for shape in layer_sizes(made)]
     batches: list[list[Tensor]] = [[] for _ in range(4)]
     limit = training.batch_size or size
     for _ in range(training.epochs):
@@ -145,8 +153,8 @@ def plain_private_head(
         for member, target in zip(members, targets):
             at = [value.clone().requires_grad_() for value in current]
             outputs = nn.functional.linear(made.features[member], at[0], at[1])
-            if len(at) == 4:
-                outputs = nn.functional.linear(outputs.relu(), at[2], at[3])
+            for place in range(2, len(at), 2):
+                outputs = nn.functional.linear(outputs.relu(), at[place], at[place + 1])
             loss = weights[target] * nn.functional.cross_entropy(outputs, target)
             slopes = torch.autograd.grad(loss, at)
             norm = float(torch.cat([slope.flatten() for slope in slopes]).norm())
@@ -161,7 +169,7 @@ def plain_private_head(
 
 @pytest.mark.parametrize("repeated", [False, True])
 @pytest.mark.parametrize("records", [9, 60])
-@pytest.mark.parametrize("hidden", [None, 5])
+@pytest.mark.parametrize("hidden", [None, 5, (5, 4)])
 def test_private_heads_clip_every_gradient(repeated, records, hidden):
     """Everybody sampled and noise of 1e-9: what is left is clipping; with equal records too."""
     training = replace(
@@ -177,7 +185,7 @@ def test_private_heads_clip_every_gradient(repeated, records, hidden):
     sets = training.makeup.draw(made.labels, 2, generator=stream(1, "sets"))
     found = made.trained(sets, generator=stream(2, "heads")).weights
     again = stream(2, "heads")
-    sizes = [(3, WIDTH)] if hidden is None else [(hidden, WIDTH), (3, hidden)]
+    sizes = layer_sizes(made)
     starts = [(torch.randn((2, *shape), generator=again) * 0.3).double() for shape in sizes]
     for head in range(2):
         start = [one[head] for one in starts]

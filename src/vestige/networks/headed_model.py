@@ -15,6 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from vestige.choices import check_module, check_whole
 from vestige.errors import BadInput
+from vestige.networks.backbone_change import compare_backbones
 from vestige.networks.splitting import split
 
 
@@ -69,7 +70,12 @@ class HeadedModel(nn.Module):
 
     @classmethod
     def from_module(
-        cls, model: nn.Module, layer: str, *, example: Tensor | None = None
+        cls,
+        model: nn.Module,
+        layer: str,
+        *,
+        example: Tensor | None = None,
+        pretrained: nn.Module | None = None,
     ) -> HeadedModel:
         """Split a trained classifier: any module that returns logits, or an object with .logits.
 
@@ -78,8 +84,24 @@ class HeadedModel(nn.Module):
         the backbone, whose features are that layer's input. The model is copied and not changed;
         the copy is in eval mode, so batch norm uses its running statistics. ``example`` is a batch
         of inputs; models of timm and transformers say themselves what they take.
+
+        ``pretrained`` is the public model that fine-tuning began with, split at the same layer: its
+        backbone is compared with the released one, on a few dozen of the prior's records as
+        ``example``. Where it was fine-tuned too, ``remarks`` say so; where features moved by more
+        than a tenth of their spread, the model is refused.
         """
         found = split(model, layer, example)
+        remarks = found.remarks
+        if pretrained is not None:
+            if example is None:
+                raise BadInput(
+                    "Backbones are compared on records: give some of the prior's as example=."
+                )
+            before = split(pretrained, layer, example[:2]).backbone
+            change = compare_backbones(before, found.backbone, example)
+            if change.tensors and not change.is_small:
+                raise BadInput(change.sentence)
+            remarks = (*remarks, change.sentence)
         first, *rest = found.layers
         hidden = tuple(one.in_features for one in rest) or None
         outputs = found.layers[-1].out_features
@@ -88,7 +110,7 @@ class HeadedModel(nn.Module):
         for mine, theirs in zip(own, found.layers):
             mine.load_state_dict(theirs.state_dict())
         headed.head.to(first.weight)
-        headed.remarks = found.remarks
+        headed.remarks = remarks
         return headed.eval()
 
     @property

@@ -13,6 +13,7 @@ from vestige.attacks.head_inversion.affine_copies import AffineCopies
 from vestige.attacks.head_inversion.channels import AnalyticChannel, Channel, MeasuredChannel
 from vestige.attacks.head_inversion.coefficients import CoefficientNetwork
 from vestige.attacks.head_inversion.confidence import Confidence
+from vestige.attacks.head_inversion.coordinates import HEADS, CoordinateEstimator
 from vestige.attacks.head_inversion.estimators import (
     Estimator,
     HiddenLayerEstimator,
@@ -54,9 +55,10 @@ class HeadInversion:
 
     The paper trains one network on millions of shadow heads to do all of this. Here at most
     ``shadows`` heads are simulated, to measure the estimator's errors that the decoder must see
-    through; ``shadows=0`` takes them from the posterior's own formula. Heads with a hidden layer
+    through; ``shadows=0`` takes them from the posterior's own formula. Heads with hidden layers
     need simulated heads (``coefficient_shadows``), because their coefficients depend on initial
-    weights.
+    weights, and so do heads that Adam trained, which have none: their features are read one
+    coordinate at a time (``head_inversion.coordinates``).
 
     Where several records of a class were trained on, a head holds hardly more than the mean of
     their features, and the drawing is of whatever record of the class is nearest to it. A head with
@@ -126,6 +128,8 @@ class HeadInversion:
 
     def _estimator(self, knowledge: PriorKnowledge, generator: torch.Generator) -> Estimator:
         linear = knowledge.linear
+        if knowledge.by_adam:
+            return self._coordinate_estimator(knowledge, generator)
         if knowledge.hidden is None:
             statistics, records = knowledge.statistics, knowledge.records
             plain = LinearHeadEstimator(
@@ -151,6 +155,20 @@ class HeadInversion:
             generator=generator,
         )
         return HiddenLayerEstimator(network, knowledge.statistics, linear.noise_variance)
+
+    def _coordinate_estimator(
+        self, knowledge: PriorKnowledge, generator: torch.Generator
+    ) -> CoordinateEstimator:
+        if not self.shadows:
+            raise BadInput(
+                "What Adam makes of features is learned from simulated heads: leave shadows above "
+                "0."
+            )
+        simulated = knowledge.simulated(min(self.coefficient_shadows, HEADS), generator)
+        features, groups = knowledge.features, knowledge.groups
+        return CoordinateEstimator.learned(
+            simulated, features, groups, knowledge.statistics, generator=generator
+        )
 
     def _channel(
         self, knowledge: PriorKnowledge, estimator: Estimator, generator: torch.Generator
@@ -282,8 +300,8 @@ class HeadInverter:
 def _facts(knowledge: PriorKnowledge) -> dict[str, str | int | float | bool]:
     layer, groups = knowledge.linear.outputs, len(knowledge.groups)
     free = knowledge.hidden is None and layer > 1
-    return {
-        "groups of records": groups,
-        "combinations of their features that the head determines": min(layer - free, groups),
-        "records in the largest group": max(knowledge.groups.counts),
-    }
+    facts: dict[str, str | int | float | bool] = {"groups of records": groups}
+    if not knowledge.by_adam:
+        determined = "combinations of their features that the head determines"
+        facts[determined] = min(layer - free, groups)
+    return facts | {"records in the largest group": max(knowledge.groups.counts)}

@@ -82,10 +82,10 @@ class CoefficientNetwork:
         means, deviations = (rows.mean(0), goals.mean(0)), (_spread(rows), _spread(goals))
         inputs = (rows - means[0]) / deviations[0]
         wanted = ((goals - means[1]) / deviations[1]).flatten(1)
-        network = _network(inputs.shape[1], wanted.shape[1], generator)
+        network = reading_network(inputs.shape[1], wanted.shape[1], generator)
         # A tenth is held back: the network's error on heads it has seen is smaller than on others.
         validation = max(1, len(inputs) // 10)
-        _fit(network, inputs[validation:], wanted[validation:], epochs, generator)
+        fit_network(network, inputs[validation:], wanted[validation:], epochs, generator)
         unfinished = cls(network, means, deviations, shape, torch.zeros(()), directions)
         heads = simulated.heads[:validation]
         own = groups.means(features[simulated.sets.members[:validation]])
@@ -115,7 +115,8 @@ def _spread(values: Tensor) -> Tensor:
     return values.std(0).clamp_min(1e-12)
 
 
-def _network(inputs: int, outputs: int, generator: torch.Generator) -> nn.Module:
+def reading_network(inputs: int, outputs: int, generator: torch.Generator) -> nn.Module:
+    """A network with two hidden layers, its weights drawn from a generator."""
     seed = int(torch.randint(2**62, (), generator=generator))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -128,9 +129,10 @@ def _network(inputs: int, outputs: int, generator: torch.Generator) -> nn.Module
         )
 
 
-def _fit(
+def fit_network(
     network: nn.Module, inputs: Tensor, wanted: Tensor, epochs: int, generator: torch.Generator
 ) -> None:
+    """Train a network on examples by least squares; its parameters are fixed afterwards."""
     parameters = list(network.parameters())
     optimizer = torch.optim.Adam(parameters, lr=2e-3)
     steps = epochs * -(-len(inputs) // 128)

@@ -44,9 +44,10 @@ class PriorKnowledge:
         # Records of classes that no training set holds are left out.
         wanted = {groups.classes[group] for group in groups.wanted}
         present = torch.tensor([None in wanted or int(label) in wanted for label in labels])
+        spanned = model.hidden is not None and training.optimizer == "sgd"
         return cls(
             public,
-            HeadFactory(simulator, features, labels, coefficients=model.hidden is not None),
+            HeadFactory(simulator, features, labels, coefficients=spanned),
             groups,
             GroupStatistics.of(groups, features, labels, rank),
             GroupStatistics.of(groups.apart(), features, labels, rank),
@@ -64,6 +65,11 @@ class PriorKnowledge:
     def hidden(self) -> int | None:
         """Hidden units of the head; None if it is linear."""
         return self.factory.model.hidden
+
+    @property
+    def by_adam(self) -> bool:
+        """Whether Adam trains the heads: they have no coefficients."""
+        return self.factory.training.optimizer == "adam"
 
     @property
     def linear(self) -> LinearTraining:

@@ -138,11 +138,6 @@ class SimulatedHeads:
 
 
 def check_training(training: HeadTraining, hidden: int | None) -> None:
-    """Refuse trainings that have no coefficients."""
-    if training.optimizer == "adam":
-        raise BadInput(
-            "Adam moves weights out of the span of the features, where head inversion cannot "
-            "follow: it reads heads trained by SGD."
-        )
+    """Refuse private trainings of heads with hidden layers."""
     if hidden is not None and training.private is not None:
         raise BadInput("Head inversion reads private heads that are linear: leave hidden at None.")
