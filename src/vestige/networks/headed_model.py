@@ -88,7 +88,7 @@ class HeadedModel(nn.Module):
         ``pretrained`` is the public model that fine-tuning began with, split at the same layer: its
         backbone is compared with the released one, on a few dozen of the prior's records as
         ``example``. Where it was fine-tuned too, ``remarks`` say so; where features moved by more
-        than a tenth of their spread, the model is refused.
+        than 0.3 of their spread, the model is refused.
         """
         found = split(model, layer, example)
         remarks = found.remarks
