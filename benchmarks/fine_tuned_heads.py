@@ -49,16 +49,15 @@ ATTACK = HeadInversion(
     features_folder=cache_folder(),
 )
 ADAM = replace(TRAINING, optimizer="adam", learning_rate=0.001)
-DEEP = replace(TRAINING, initial_deviation=0.1)
+DEEP = replace(TRAINING, epochs=100, learning_rate=0.1, initial_deviation=0.1)
+"""Of the rates .03 and .1 and deviations .1 and .3 the most accurate, chosen before any attack."""
+
 TRAININGS = {
     "linear, SGD": (TRAINING, None),
     "linear, Adam at .001": (ADAM, None),
     "linear, Adam at .01": (replace(ADAM, learning_rate=0.01), None),
+    "two layers (16), SGD": (DEEP, 16),
     "three layers (16, 12), SGD": (DEEP, (16, 12)),
-    "three layers (16, 12), Adam at .01": (
-        replace(DEEP, optimizer="adam"),
-        (16, 12),
-    ),
 }
 
 
@@ -107,11 +106,13 @@ def trainings(sheet: Sheet, digits: Digits) -> None:
 
 
 def rates(sheet: Sheet, name: str, found: Attacked) -> None:
-    """Rates at FPR .01: guessing has 1%."""
+    """Rates at FPR .01; the goal is a lower limit above the 1% that guessing has."""
     for way in ("pooled", "per class"):
         note = f"{found.limits(way)}; {found.seconds:.0f} s of CPU"
-        goal = 2 if way == "per class" else None
-        sheet.figure(f"{name}: TPR at FPR .01, {way}", found.rate(way), goal, "%", note=note)
+        sheet.figure(f"{name}: TPR at FPR .01, {way}", found.rate(way), None, "%", note=note)
+    lower = found.rates.counted[0].operating_point.lower
+    if lower is not None:
+        sheet.figure(f"{name}: lower limit of the pooled rate", 100 * lower, 1, "%")
 
 
 def unfrozen(sheet: Sheet, digits: Digits, heads: int = 6) -> None:

@@ -378,6 +378,11 @@ def test_heads_that_adam_trained_are_inverted():
     assert mean_error(found) < 0.8 * class_mean_error(found)
 
 
+def test_adam_with_a_hidden_layer_is_refused_in_a_sentence():
+    with pytest.raises(BadInput, match="use HeadReconstructor"):
+        attacked(adam_head(hidden=8), QUICK, 1)
+
+
 def test_adam_needs_simulated_heads():
     with pytest.raises(BadInput, match="leave shadows above 0"):
         attacked(adam_head(), replace(QUICK, shadows=0), 1)

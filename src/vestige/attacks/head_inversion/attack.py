@@ -57,8 +57,8 @@ class HeadInversion:
     ``shadows`` heads are simulated, to measure the estimator's errors that the decoder must see
     through; ``shadows=0`` takes them from the posterior's own formula. Heads with hidden layers
     need simulated heads (``coefficient_shadows``), because their coefficients depend on initial
-    weights, and so do heads that Adam trained, which have none: their features are read one
-    coordinate at a time (``head_inversion.coordinates``).
+    weights, and so do linear heads that Adam trained, which have none: their features are read one
+    coordinate at a time (``head_inversion.coordinates``), less well than those of SGD.
 
     Where several records of a class were trained on, a head holds hardly more than the mean of
     their features, and the drawing is of whatever record of the class is nearest to it. A head with

@@ -39,8 +39,9 @@ CHUNK = 64
 class CoordinateEstimator:
     """Heads → features (s, g, d), each coordinate from its own weights.
 
-    The network sees a coordinate's weights, the groups' prior means and deviations there, and what
-    all coordinates share: biases and later layers. It gives deviations from the mean.
+    The network sees a coordinate's weights, the groups' prior means and deviations there, and the
+    biases, which all coordinates share. It gives deviations from the mean. Linear heads only: units
+    of a hidden layer have other roles in every head.
     """
 
     network: nn.Module
@@ -90,16 +91,13 @@ class CoordinateEstimator:
 
 def _readings(heads: Heads, statistics: GroupStatistics, chosen: Tensor) -> Tensor:
     """What the network sees (s, c, …) of some coordinates (c,)."""
-    shared = [heads.bias]
-    if heads.second is not None and heads.second_bias is not None:
-        shared += [heads.second.flatten(1), heads.second_bias]
     prior = torch.cat([statistics.mean[:, chosen], statistics.variance[:, chosen].sqrt()]).T
     count, size = len(heads), len(chosen)
     return torch.cat(
         [
             heads.weight[:, :, chosen].mT,
             prior.expand(count, -1, -1),
-            torch.cat(shared, 1)[:, None].expand(-1, size, -1),
+            heads.bias[:, None].expand(-1, size, -1),
         ],
         2,
     )

@@ -138,6 +138,13 @@ class SimulatedHeads:
 
 
 def check_training(training: HeadTraining, hidden: int | None) -> None:
-    """Refuse private trainings of heads with hidden layers."""
-    if hidden is not None and training.private is not None:
+    """Refuse trainings of heads with hidden layers whose features cannot be estimated."""
+    if hidden is None:
+        return
+    if training.optimizer == "adam":
+        raise BadInput(
+            "Head inversion reads heads with hidden layers that SGD trained: what Adam makes of "
+            "their features could not be learned, so use HeadReconstructor."
+        )
+    if training.private is not None:
         raise BadInput("Head inversion reads private heads that are linear: leave hidden at None.")

@@ -44,8 +44,8 @@ def for_trained_model(public: Public) -> Choice:
     if isinstance(simulator, HeadSimulator):
         training, hidden = simulator.training, simulator.model.hidden
         if training.optimizer == "adam" or (hidden is not None and training.private is not None):
-            reason = "Features cannot be inferred through this training (Adam, or private steps "
-            reason += "with a hidden layer): a network learns from simulated heads instead."
+            reason = "Features are inferred badly or not at all through this training (Adam, or "
+            reason += "private steps with a hidden layer): a network learns from simulated heads."
             return Choice(attacks.HeadReconstructor(), reason)
         reason = "The head was trained by SGD on a frozen backbone: features are inferred through "
         reason += "its training and decoded."
