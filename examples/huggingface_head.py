@@ -15,6 +15,7 @@ from vestige import Audit
 from vestige.attacks import HeadInversion
 from vestige.datasets import from_huggingface, load
 from vestige.networks import HeadedModel
+from vestige.priors.feature_decoders import FullyConnectedDecoder
 from vestige.threats import WeakAdversary
 from vestige.victims import ClassCounts, HeadTraining, Normalization, ReleasedHead
 
@@ -70,7 +71,7 @@ audit = Audit(
     ),
     secrets=digits.train,
     prior=digits.prior,
-    attacks=[HeadInversion(examples=20_000, shadows=40, polish_steps=40)],
+    attacks=[HeadInversion(FullyConnectedDecoder(), examples=20_000, shadows=40, polish_steps=40)],
     threat=WeakAdversary(),
     batch_size=CLASSES,
     title="Digits behind the head of a vision transformer",

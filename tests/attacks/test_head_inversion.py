@@ -258,9 +258,16 @@ def test_loss_is_that_of_the_nearest_record():
 
 def test_copies_that_go_nowhere_are_the_pictures():
     pictures = draws(4, 0).x
-    same = AffineCopies(0.0, 0.0)(pictures, stream(0, "copies"))
+    same = AffineCopies(1, 0.0, 0.0)(pictures, 0, stream(0, "copies"))
     assert torch.allclose(same, pictures, atol=1e-6)
-    assert not torch.allclose(AffineCopies()(pictures, stream(0, "copies")), pictures, atol=1e-2)
+    assert not torch.allclose(AffineCopies()(pictures, 0, stream(0, "copies")), pictures, atol=1e-2)
+    mirrored = AffineCopies(1, 0.0, 0.0, mirrored=True)
+    assert mirrored.sets == 2
+    assert torch.equal(mirrored(pictures, 0, stream(0, "copies")), pictures.flip(-1))
+    turned = mirrored(pictures, 1, stream(0, "copies"))
+    for picture, found in zip(pictures, turned):
+        distances = [float((found - side).abs().max()) for side in (picture, picture.flip(-1))]
+        assert min(distances) < 1e-5
 
 
 def attacked(victim: ReleasedHead, attack: HeadInversion, heads: int = 6):
@@ -357,7 +364,7 @@ def test_several_records_of_a_class_give_one_candidate_for_each_class():
             "polish_steps of HeadInversion must be at least 0",
         ),
         (lambda: FullyConnectedDecoder(()), "hidden layers"),
-        (lambda: AffineCopies(-1.0), "linear of AffineCopies must be at least 0"),
+        (lambda: AffineCopies(linear=-1.0), "linear of AffineCopies must be at least 0"),
     ],
 )
 def test_bad_settings_are_refused_in_a_sentence(build, said):

@@ -20,6 +20,7 @@ from vestige.interfaces import Attack
 from vestige.networks.backbones import load_backbone
 from vestige.networks.headed_model import HeadedModel
 from vestige.priors.diffusion import DiffusionPrior, ShippedPrior
+from vestige.priors.feature_decoders import FullyConnectedDecoder
 from vestige.records import ImageSpace, Records, Space, Splits
 from vestige.simulation.head_training import HeadTraining
 from vestige.simulation.training_sets import ClassCounts
@@ -152,7 +153,7 @@ def demonstration_backbone(space: Space) -> tuple[nn.Module, int]:
 
 def demonstration_attack() -> Attack:
     """The attack on heads, set to seconds."""
-    return HeadInversion(examples=60_000, shadows=60, polish_steps=40)
+    return HeadInversion(FullyConnectedDecoder(), examples=60_000, shadows=60, polish_steps=40)
 
 
 def _digits() -> Splits:

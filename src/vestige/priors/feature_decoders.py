@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -31,8 +32,22 @@ Examples = Iterable[tuple[Tensor, Tensor, Tensor]]
 class DecoderForm(Protocol):
     """What a decoder is made of."""
 
+    @property
+    def logistic(self) -> bool:
+        """Whether a logistic function brings values into a record's bounds; else they are cut."""
+        ...
+
     def network(self, inputs: int, space: Space) -> nn.Module:
         """Build a network from ``inputs`` numbers to the unbounded values of a record."""
+        ...
+
+
+@runtime_checkable
+class BegunNetwork(Protocol):
+    """A network that is fitted in closed form before it is trained."""
+
+    def begin(self, pictures: Tensor, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
+        """Fit it to some pictures (n, *shape), and to batches of inputs and pictures."""
         ...
 
 
@@ -41,6 +56,8 @@ class FullyConnectedDecoder:
     """Hidden layers of GELUs: the best at minutes of CPU."""
 
     hidden: tuple[int, ...] = (1024, 1024)
+
+    logistic = True
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -63,6 +80,8 @@ class ConvolutionalDecoder:
     """Transposed convolutions (:func:`convolutional_network`)."""
 
     channels: int = 64
+
+    logistic = True
 
     def __post_init__(self) -> None:
         check_fields(self, least={"channels": 2})
@@ -118,7 +137,7 @@ class FeatureDecoder(nn.Module):
     ) -> None:
         super().__init__()
         self.mean, self.deviation = nn.Buffer(mean), nn.Buffer(deviation)
-        self.groups, self.space = groups, space
+        self.groups, self.space, self.logistic = groups, space, form.logistic
         seed = int(torch.randint(2**62, (), generator=generator))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -127,13 +146,25 @@ class FeatureDecoder(nn.Module):
 
     def forward(self, features: Tensor, groups: Tensor) -> Tensor:
         """Draw."""
-        rows = (features - self.mean) / self.deviation
-        named = nn.functional.one_hot(groups, self.groups).to(rows)
-        output = self.network(torch.cat([rows, named], 1)).reshape(-1, *self.space.shape)
+        output = self.network(self._inputs(features, groups)).reshape(-1, *self.space.shape)
         if self.space.bounds is None:
             return output
         low, high = self.space.bounds
-        return low + (high - low) * output.sigmoid()
+        if self.logistic:
+            return low + (high - low) * output.sigmoid()
+        return output if self.training else output.clamp(low, high)  # a cut value has no slope
+
+    def begin(self, pictures: Tensor, examples: Examples) -> None:
+        """Fit what has a closed form, to some pictures (n, *shape) and to examples."""
+        if isinstance(self.network, BegunNetwork):
+            batches = (
+                (self._inputs(f, groups), records.mean(1)) for f, groups, records in examples
+            )
+            self.network.begin(pictures, batches)
+
+    def _inputs(self, features: Tensor, groups: Tensor) -> Tensor:
+        rows = (features - self.mean) / self.deviation
+        return torch.cat([rows, nn.functional.one_hot(groups, self.groups).to(rows)], 1)
 
 
 def train_decoder(
@@ -154,22 +185,36 @@ def train_decoder(
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimizer, learning_rate, total_steps=epochs * steps, pct_start=0.15
     )
-    for epoch in range(epochs):
-        total = 0.0
-        for features, groups, records in examples(epoch):
-            with torch.enable_grad():
-                loss = nearest_loss(decoder(features, groups), records).mean()
-                slopes = torch.autograd.grad(loss, parameters)
-            for parameter, slope in zip(parameters, slopes):
-                parameter.grad = slope
-            optimizer.step()
-            schedule.step()
-            total += float(loss.detach()) / steps
-        if progress.report(epoch + 1, epochs, total):
-            break
+    with training_mode(decoder):
+        for epoch in range(epochs):
+            total = 0.0
+            for features, groups, records in examples(epoch):
+                with torch.enable_grad():
+                    loss = nearest_loss(decoder(features, groups), records).mean()
+                    slopes = torch.autograd.grad(loss, parameters)
+                for parameter, slope in zip(parameters, slopes):
+                    parameter.grad = slope
+                optimizer.step()
+                schedule.step()
+                total += float(loss.detach()) / steps
+            if progress.report(epoch + 1, epochs, total):
+                break
     for parameter in parameters:
         parameter.grad = None
         parameter.requires_grad_(False)
+
+
+@contextmanager
+def training_mode(decoder: nn.Module) -> Iterator[None]:
+    """A decoder in training, with random numbers of its own for dropout."""
+    device = next(decoder.parameters()).device
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(0)
+        decoder.train()
+        try:
+            yield
+        finally:
+            decoder.eval()
 
 
 def nearest_loss(drawings: Tensor, records: Tensor) -> Tensor:

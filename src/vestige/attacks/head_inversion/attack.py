@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from vestige.attacks.head_inversion.affine_copies import AffineCopies
 from vestige.attacks.head_inversion.channels import AnalyticChannel, Channel, MeasuredChannel
+from vestige.attacks.head_inversion.choice import choose
 from vestige.attacks.head_inversion.coefficients import CoefficientNetwork
 from vestige.attacks.head_inversion.confidence import Confidence
 from vestige.attacks.head_inversion.coordinates import HEADS, CoordinateEstimator
@@ -19,17 +20,19 @@ from vestige.attacks.head_inversion.estimators import (
     HiddenLayerEstimator,
     LinearHeadEstimator,
 )
+from vestige.attacks.head_inversion.fine_tuning import FineTuning
 from vestige.attacks.head_inversion.knowledge import PriorKnowledge
 from vestige.attacks.head_inversion.posterior import posterior
 from vestige.attacks.head_inversion.reading import Heads, read_head
+from vestige.attacks.head_inversion.recipes import Recipe
 from vestige.choices import check_fields
 from vestige.errors import BadInput
 from vestige.interfaces import ModelRelease, Observation, Public, Reconstruction
+from vestige.priors.component_decoders import ComponentDecoder
 from vestige.priors.feature_decoders import (
     DecoderForm,
     FeatureDecoder,
     FullyConnectedDecoder,
-    train_decoder,
 )
 from vestige.records import ImageSpace
 
@@ -38,6 +41,12 @@ HEADS_FOR_NOISE = 32
 
 CONFIDENCE_EXAMPLES = 2_000
 """Public records whose drawings say what a drawing's error can be told by."""
+
+POLISH_RATES = (0.2, 0.4)
+"""Rates of the polish that are tried on simulated heads; the first is taken without them."""
+
+PHOTOGRAPH_EXAMPLES = 180_000
+"""Examples after which the decoder of photographs learns its few records by heart."""
 
 AT_A_TIME = 100
 """Released heads whose features are estimated together."""
@@ -72,26 +81,40 @@ class HeadInversion:
     Parameters
     ----------
     decoder
-        What the decoder is made of.
+        What the decoder is made of. None chooses decoder, copies, fine-tuning and the number of
+        examples on heads that are simulated on public records
+        (:mod:`vestige.attacks.head_inversion.choice`), within ``seconds``.
     examples
-        Examples the decoder learns from, public records seen again and again.
+        Examples the decoder learns from, public records seen again and again; at most so many
+        where the decoder is chosen.
     shadows
         Simulated heads that measure the estimator's errors; 0 for none.
     copies
         Affine copies of the public pictures to learn from as well; None for none.
+    fine_tuning
+        Tuning of the decoder for true positives at a false positive rate
+        (:mod:`vestige.attacks.head_inversion.fine_tuning`); None for none.
+    seconds
+        CPU seconds that a chosen decoder and its choice may take, after features. Counted from
+        operations at a nominal speed, so that a seed draws the same on every machine.
+    polish_rate
+        Adam's rate of the polish; None takes the one of several that estimates simulated heads
+        best.
     rank
         Principal directions of each class that features are sought in.
     features_folder
         Where features of the prior's records are kept, by content; None for nowhere.
     """
 
-    decoder: DecoderForm = field(default_factory=FullyConnectedDecoder)
-    examples: int = 1_000_000
+    decoder: DecoderForm | None = None
+    examples: int = 700_000
     shadows: int = 300
     coefficient_shadows: int = 8_000
     copies: AffineCopies | None = None
+    fine_tuning: FineTuning | None = None
+    seconds: float = 300.0
     polish_steps: int = 80
-    polish_rate: float = 0.2
+    polish_rate: float | None = None
     rank: int = 100
     batch_size: int = 256
     learning_rate: float = 1e-3
@@ -110,10 +133,17 @@ class HeadInversion:
         check_fields(
             self,
             counts=("examples", "rank", "batch_size"),
-            positive=("learning_rate", "polish_rate"),
+            positive=("learning_rate", "seconds"),
             not_negative=("shadows", "polish_steps"),
             least={"coefficient_shadows": 20},
         )
+        if self.polish_rate is not None and self.polish_rate <= 0:
+            raise BadInput("polish_rate of HeadInversion must be above 0.")
+        if self.decoder is None and (self.copies or self.fine_tuning):
+            raise BadInput(
+                "Copies and fine-tuning are chosen together with the decoder: give a decoder, "
+                "such as FullyConnectedDecoder(), to set them yourself."
+            )
         if self.shadows == 1:
             raise BadInput("Errors are measured on at least 2 shadows: give 0 for none.")
 
@@ -122,9 +152,11 @@ class HeadInversion:
         knowledge = PriorKnowledge.of(public, self.rank, self.features_folder)
         estimator = self._estimator(knowledge, generator)
         channel = self._channel(knowledge, estimator, generator)
-        decoder = self._decoder(knowledge, channel, generator)
+        recipe, pool, rates = self._recipe(knowledge, estimator, channel, generator)
+        decoder = recipe.train(pool, channel, generator)
+        recipe.tune(decoder, pool, channel, generator)
         confidence = _confidence(knowledge, channel, decoder, generator)
-        return HeadInverter(knowledge, estimator, decoder, confidence)
+        return HeadInverter(knowledge, estimator, decoder, confidence, recipe, rates)
 
     def _estimator(self, knowledge: PriorKnowledge, generator: torch.Generator) -> Estimator:
         linear = knowledge.linear
@@ -132,14 +164,13 @@ class HeadInversion:
             return self._coordinate_estimator(knowledge, generator)
         if knowledge.hidden is None:
             statistics, records = knowledge.statistics, knowledge.records
-            plain = LinearHeadEstimator(
-                linear, statistics, records, self.polish_steps, self.polish_rate
-            )
+            rates = POLISH_RATES if self.polish_rate is None else (self.polish_rate,)
+            plain = LinearHeadEstimator(linear, statistics, records, self.polish_steps, rates[0])
             if not self.shadows:
                 return plain
             some = knowledge.simulated(min(self.shadows, HEADS_FOR_NOISE), generator)
             true = knowledge.groups.means(knowledge.features[some.sets.members])
-            return plain.allowing_for_noise(some.heads, true)
+            return plain.fitted(some.heads, true, rates)
         if not self.shadows:
             raise BadInput(
                 "Coefficients of a head with a hidden layer are learned from simulated heads: "
@@ -184,38 +215,42 @@ class HeadInversion:
         estimate = posterior(weight, coefficients, statistics, noise)
         return AnalyticChannel.of(estimate, coefficients, statistics)
 
-    def _decoder(
-        self, knowledge: PriorKnowledge, channel: Channel, generator: torch.Generator
-    ) -> FeatureDecoder:
-        features = knowledge.features
-        decoder = FeatureDecoder(
-            self.decoder,
-            features.mean(0),
-            features.std(0).clamp_min(1e-6 + 1e-3 * float(features.std())),
-            len(knowledge.groups),
-            knowledge.public.space,
-            generator,
-        ).to(knowledge.device)
-        count = len(knowledge.places)
-        epochs = -(-self.examples // count)
-        copies = self.copies if isinstance(knowledge.public.space, ImageSpace) else None
-
-        def examples(epoch: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-            # Every third epoch, and the last, is of the records themselves.
-            altered = copies is not None and epoch % 3 != 2 and epoch < epochs - 1
-            own = knowledge.copied(copies, generator) if altered and copies else knowledge
-            order = torch.randperm(count, generator=generator)
-            for batch in order.split(self.batch_size):
-                yield own.examples(batch, channel, generator)
-
-        train_decoder(
-            decoder,
-            examples,
-            epochs=epochs,
-            steps=-(-count // self.batch_size),
-            learning_rate=self.learning_rate,
+    def _recipe(
+        self,
+        knowledge: PriorKnowledge,
+        estimator: Estimator,
+        channel: Channel,
+        generator: torch.Generator,
+    ) -> tuple[Recipe, PriorKnowledge, dict[str, float]]:
+        """How the decoder is trained, the records it learns from, and rates of rehearsals."""
+        given = Recipe(
+            self.decoder or FullyConnectedDecoder(),
+            self.copies,
+            self.examples,
+            self.batch_size,
+            self.learning_rate,
+            self.fine_tuning,
         )
-        return decoder
+        if self.decoder is not None:
+            return given, given.pool(knowledge, generator), {}
+        if not isinstance(knowledge.public.space, ImageSpace):
+            return given.within(self.seconds, knowledge), knowledge, {}
+        drawings = replace(given, fine_tuning=FineTuning())
+        photographs = replace(
+            given,
+            decoder=ComponentDecoder(),
+            copies=AffineCopies(shift=0.04, mirrored=True, jitter=0.1),
+            examples=min(self.examples, PHOTOGRAPH_EXAMPLES),
+            fine_tuning=FineTuning(price=6.0, anchor=20.0),
+        )
+        return choose(
+            [drawings, photographs],
+            knowledge,
+            estimator,
+            channel,
+            seconds=self.seconds,
+            generator=generator,
+        )
 
 
 def _confidence(
@@ -245,6 +280,8 @@ class HeadInverter:
     estimator: Estimator
     decoder: FeatureDecoder
     confidence: Confidence
+    recipe: Recipe
+    rehearsed: dict[str, float]
 
     def __call__(self, observation: Observation, generator: torch.Generator) -> Reconstruction:
         """Draw what one head was trained on."""
@@ -293,7 +330,7 @@ class HeadInverter:
             drawings,
             labels if len(labels) == len(drawings) else None,
             self.confidence(drawings, seen, estimate[wanted], wanted),
-            info=_facts(knowledge),
+            info=_facts(knowledge) | {"decoder": type(self.recipe.decoder).__name__},
         )
 
 

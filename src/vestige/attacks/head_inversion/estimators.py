@@ -55,20 +55,27 @@ class LinearHeadEstimator:
         ]
         return torch.cat(parts)
 
-    def allowing_for_noise(self, heads: Heads, features: Tensor) -> LinearHeadEstimator:
-        """The same under the noise that brings it next to the features (s, g, d) of known heads.
+    def fitted(
+        self, heads: Heads, features: Tensor, rates: tuple[float, ...]
+    ) -> LinearHeadEstimator:
+        """The same under the noise and the rate that suit the features (s, g, d) of known heads.
 
         Initial weights that are not small move the logits, which the polish takes to begin at zero:
         with σ_init = .02 on MNIST, R² is .18 under the noise as it is and .49 under four times as
-        much.
+        much. The rate decides how far the polish comes: on CIFAR-10 R² is .89 at .2, .96 at .4.
         """
         best, least = self, float("inf")
-        for factor in NOISE_FACTORS:
-            tried = replace(self, training=replace(self.training, noise_factor=factor))
-            error = float((tried(heads) - features).square().sum())
-            if not error < least:
-                break
-            best, least = tried, error
+        for rate in rates if self.steps else rates[:1]:
+            last = float("inf")
+            for factor in NOISE_FACTORS:
+                training = replace(self.training, noise_factor=factor)
+                tried = replace(self, training=training, learning_rate=rate)
+                error = float((tried(heads) - features).square().sum())
+                if not error < last:
+                    break
+                last = error
+                if error < least:
+                    best, least = tried, error
         return best
 
     def _chunk(self, weight: Tensor, bias: Tensor) -> Tensor:

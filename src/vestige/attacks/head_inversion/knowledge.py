@@ -19,6 +19,12 @@ from vestige.shadows.heads.factory import HeadFactory
 from vestige.simulation.backbone_features import features_of
 from vestige.simulation.kinds import head_simulator
 
+POOL_BYTES = 512 << 20
+"""Most that the pictures of a pool of copies take."""
+
+POOL_RECORDS = 100_000
+"""Copies are made up to so many records: their features cost more than they bring after that."""
+
 
 @dataclass(frozen=True)
 class PriorKnowledge:
@@ -81,19 +87,43 @@ class PriorKnowledge:
         """Heads trained on sets of the prior's records; with coefficients for a hidden layer."""
         return SimulatedHeads.drawn(self.factory, count, generator)
 
-    def copied(self, copies: AffineCopies, generator: torch.Generator) -> PriorKnowledge:
-        """The same with copies of the pictures, and their features."""
-        own = self.public.prior.records
-        altered = replace(own, x=copies(self.pictures, generator).clamp(0, 1))
-        features = features_of(self.public.simulator, altered).float()
-        return replace(self, factory=replace(self.factory, features=features), pictures=altered.x)
+    @property
+    def labels(self) -> Tensor:
+        """Classes (n,) of the prior's records."""
+        return self.factory.labels
+
+    def with_copies(self, copies: AffineCopies, generator: torch.Generator) -> PriorKnowledge:
+        """The same with copies of the pictures as further records; statistics stay.
+
+        Pictures are kept in half precision, and sets of copies left out that do not fit.
+        """
+        space, count = self.public.space, len(self.pictures)
+        fitting = POOL_BYTES // max(1, 2 * self.pictures.numel())
+        affordable = min(fitting, max(2, POOL_RECORDS // max(1, count))) - 1
+        pictures, features = [self.pictures.half()], [self.features]
+        for place in range(min(copies.sets, affordable)):
+            altered = copies(self.pictures.float(), place, generator).clamp(0, 1)
+            records = Records(altered, self.labels, space)
+            features.append(features_of(self.public.simulator, records).float())
+            pictures.append(altered.half())
+        sets = len(pictures)
+        offsets = count * torch.arange(sets)[:, None]
+        factory = replace(
+            self.factory, features=torch.cat(features), labels=self.labels.repeat(sets)
+        )
+        return replace(
+            self,
+            factory=factory,
+            pictures=torch.cat(pictures),
+            places=(self.places + offsets).flatten(),
+        )
 
     def examples(
         self, batch: Tensor, channel: Channel, generator: torch.Generator
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Estimated features, groups and the groups' records, for places of the prior's records."""
         first = self.places[batch]
-        labels = self.public.prior.records.y.cpu()[first]
+        labels = self.labels[first]
         index = {label: group for group, label in enumerate(self.groups.classes)}
         if None in index:
             groups = torch.zeros_like(labels)
@@ -105,16 +135,17 @@ class PriorKnowledge:
             members[:, 1:] = self._companions(labels, groups, members[:, 1:], generator)
         blurred = channel(self.features[members].mean(1), groups, generator)
         device = self.device
-        return blurred.to(device), groups.to(device), self.pictures[members].to(device)
+        return blurred.to(device), groups.to(device), self.pictures[members].float().to(device)
 
     def _companions(
         self, labels: Tensor, groups: Tensor, members: Tensor, generator: torch.Generator
     ) -> Tensor:
         """Other records of the same class, as many as a group holds."""
+        classes = self.labels[self.places]
         counts, companions = torch.tensor(self.groups.counts), members.clone()
         for group, label in enumerate(self.groups.classes):
             rows = torch.nonzero(groups == group).flatten()
-            pool = self.public.prior.members(label)
+            pool = self.places if label is None else self.places[classes == label]
             size = (len(rows), int(counts[group]) - 1)
             chosen = pool[torch.randint(len(pool), size, generator=generator)]
             companions[rows[:, None], torch.arange(size[1])] = chosen
