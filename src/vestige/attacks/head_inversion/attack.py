@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vestige.attacks.head_inversion.affine_copies import AffineCopies
 from vestige.attacks.head_inversion.channels import AnalyticChannel, Channel, MeasuredChannel
-from vestige.attacks.head_inversion.choice import choose
+from vestige.attacks.head_inversion.choice import Chosen, choose
 from vestige.attacks.head_inversion.coefficients import CoefficientNetwork
 from vestige.attacks.head_inversion.confidence import Confidence
 from vestige.attacks.head_inversion.coordinates import HEADS, CoordinateEstimator
@@ -22,9 +22,11 @@ from vestige.attacks.head_inversion.estimators import (
 )
 from vestige.attacks.head_inversion.fine_tuning import FineTuning
 from vestige.attacks.head_inversion.knowledge import PriorKnowledge
+from vestige.attacks.head_inversion.pools import ChannelPool, HeadPool, Pool
 from vestige.attacks.head_inversion.posterior import posterior
 from vestige.attacks.head_inversion.reading import Heads, read_head
 from vestige.attacks.head_inversion.recipes import Recipe
+from vestige.attacks.head_inversion.regression import HeadRegression
 from vestige.choices import check_fields
 from vestige.errors import BadInput
 from vestige.interfaces import ModelRelease, Observation, Public, Reconstruction
@@ -44,6 +46,9 @@ CONFIDENCE_EXAMPLES = 2_000
 
 POLISH_RATES = (0.2, 0.4)
 """Rates of the polish that are tried on simulated heads; the first is taken without them."""
+
+PASSES = 40
+"""Over the prior's records, after which a fully connected decoder learns them by heart."""
 
 PHOTOGRAPH_EXAMPLES = 180_000
 """Examples after which the decoder of photographs learns its few records by heart."""
@@ -70,7 +75,9 @@ class HeadInversion:
     coordinate at a time (``head_inversion.coordinates``), less well than those of SGD.
 
     Where several records of a class were trained on, a head holds hardly more than the mean of
-    their features, and the drawing is of whatever record of the class is nearest to it. A head with
+    their features, and the drawing is of whatever record of the class is nearest to it. With
+    equally many of each class features come from a regression over ``regression_heads`` simulated
+    heads (:mod:`vestige.attacks.head_inversion.regression`; 0 for the posterior). A head with
     fewer outputs than classes determines fewer combinations of features than there are; the rest is
     the prior's. ``info`` says how many are determined.
 
@@ -110,6 +117,7 @@ class HeadInversion:
     examples: int = 700_000
     shadows: int = 300
     coefficient_shadows: int = 8_000
+    regression_heads: int = 30_000
     copies: AffineCopies | None = None
     fine_tuning: FineTuning | None = None
     seconds: float = 300.0
@@ -134,7 +142,7 @@ class HeadInversion:
             self,
             counts=("examples", "rank", "batch_size"),
             positive=("learning_rate", "seconds"),
-            not_negative=("shadows", "polish_steps"),
+            not_negative=("shadows", "polish_steps", "regression_heads"),
             least={"coefficient_shadows": 20},
         )
         if self.polish_rate is not None and self.polish_rate <= 0:
@@ -150,13 +158,31 @@ class HeadInversion:
     def prepare(self, public: Public, *, generator: torch.Generator) -> HeadInverter:
         """Find the features of the prior's records, and train the decoder on them."""
         knowledge = PriorKnowledge.of(public, self.rank, self.features_folder)
-        estimator = self._estimator(knowledge, generator)
-        channel = self._channel(knowledge, estimator, generator)
-        recipe, pool, rates = self._recipe(knowledge, estimator, channel, generator)
-        decoder = recipe.train(pool, channel, generator)
-        recipe.tune(decoder, pool, channel, generator)
-        confidence = _confidence(knowledge, channel, decoder, generator)
-        return HeadInverter(knowledge, estimator, decoder, confidence, recipe, rates)
+        if self._regressed(knowledge):
+            estimator = HeadRegression.learned(knowledge, self.regression_heads, generator)
+            pool: Pool = HeadPool(knowledge, estimator)
+        else:
+            estimator = self._estimator(knowledge, generator)
+            pool = ChannelPool(knowledge, self._channel(knowledge, estimator, generator))
+        chosen = self._chosen(pool, estimator, generator)
+        confidence = _confidence(pool, estimator, chosen.decoder, generator)
+        return HeadInverter(
+            knowledge, estimator, chosen.decoder, confidence, chosen.recipe, chosen.rates
+        )
+
+    def _regressed(self, knowledge: PriorKnowledge) -> bool:
+        """Whether features are estimated by a regression over simulated heads."""
+        counts, training = knowledge.groups.counts, knowledge.factory.training
+        return (
+            self.regression_heads > 0
+            and self.shadows > 0
+            and knowledge.hidden is None
+            and training.private is None
+            and knowledge.factory.model.outputs > 1
+            and None not in knowledge.groups.classes
+            and counts[0] > 1
+            and len(set(counts)) == 1
+        )
 
     def _estimator(self, knowledge: PriorKnowledge, generator: torch.Generator) -> Estimator:
         linear = knowledge.linear
@@ -215,14 +241,8 @@ class HeadInversion:
         estimate = posterior(weight, coefficients, statistics, noise)
         return AnalyticChannel.of(estimate, coefficients, statistics)
 
-    def _recipe(
-        self,
-        knowledge: PriorKnowledge,
-        estimator: Estimator,
-        channel: Channel,
-        generator: torch.Generator,
-    ) -> tuple[Recipe, PriorKnowledge, dict[str, float]]:
-        """How the decoder is trained, the records it learns from, and rates of rehearsals."""
+    def _chosen(self, pool: Pool, estimator: Estimator, generator: torch.Generator) -> Chosen:
+        """The decoder that was asked for, or the best one on simulated heads."""
         given = Recipe(
             self.decoder or FullyConnectedDecoder(),
             self.copies,
@@ -231,11 +251,18 @@ class HeadInversion:
             self.learning_rate,
             self.fine_tuning,
         )
-        if self.decoder is not None:
-            return given, given.pool(knowledge, generator), {}
-        if not isinstance(knowledge.public.space, ImageSpace):
-            return given.within(self.seconds, knowledge), knowledge, {}
-        drawings = replace(given, fine_tuning=FineTuning())
+        images = isinstance(pool.knowledge.public.space, ImageSpace)
+        if self.decoder is None and not images:
+            given = given.within(self.seconds, pool.knowledge)
+        if self.decoder is not None or not images:
+            return Chosen(given, given.made(pool, generator), {})
+        several = max(pool.knowledge.groups.counts) > 1
+        most = PASSES * len(pool.knowledge.places)
+        drawings = replace(
+            given,
+            examples=self.examples if several else min(self.examples, most),
+            fine_tuning=FineTuning(normalized=several),
+        )
         photographs = replace(
             given,
             decoder=ComponentDecoder(),
@@ -243,33 +270,38 @@ class HeadInversion:
             examples=min(self.examples, PHOTOGRAPH_EXAMPLES),
             fine_tuning=FineTuning(price=6.0, anchor=20.0),
         )
-        return choose(
-            [drawings, photographs],
-            knowledge,
-            estimator,
-            channel,
-            seconds=self.seconds,
-            generator=generator,
-        )
+        recipes = [drawings, photographs]
+        return choose(recipes, pool, estimator, seconds=self.seconds, generator=generator)
 
 
 def _confidence(
-    knowledge: PriorKnowledge, channel: Channel, decoder: FeatureDecoder, generator: torch.Generator
+    pool: Pool, estimator: Estimator, decoder: FeatureDecoder, generator: torch.Generator
 ) -> Confidence:
-    order = torch.randperm(len(knowledge.places), generator=generator)[:CONFIDENCE_EXAMPLES]
-    features, groups, records = knowledge.examples(order, channel, generator)
+    knowledge = pool.knowledge
+    count = min(CONFIDENCE_EXAMPLES, len(knowledge.places))
+    rows, groups, records = next(pool.batches(count, generator))
     with torch.no_grad():
-        drawings = decoder(features, groups)
+        drawings = decoder(rows, groups)
     errors = (drawings[:, None] - records).flatten(2).square().mean(2).amin(1).cpu()
+    seen = knowledge.drawn_features(drawings)
     return Confidence.learned(
         drawings.cpu(),
-        knowledge.drawn_features(drawings),
-        features.cpu(),
+        *_comparable(estimator, seen, rows.cpu(), groups.cpu()),
         groups.cpu(),
         errors,
         count=len(knowledge.groups),
         space=knowledge.public.space,
     )
+
+
+def _comparable(
+    estimator: Estimator, seen: Tensor, rows: Tensor, groups: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Features of drawings and what these were drawn from, in the same coordinates."""
+    if not isinstance(estimator, HeadRegression):
+        return seen, rows
+    place = estimator.mean_place
+    return estimator.of_records(seen, groups)[:, place], rows[:, place]
 
 
 @dataclass(frozen=True)
@@ -310,9 +342,11 @@ class HeadInverter:
         index = {label: group for group, label in enumerate(groups.classes)}
         # One class against the rest: the positives are the group that is drawn.
         only = groups.wanted[0]
-        places = [index.get(int(label), only) for label in labels]
+        places = torch.tensor([index.get(int(label), only) for label in labels])
+        if isinstance(self.estimator, HeadRegression):
+            features = self.estimator.of_records(features, places)
         with torch.no_grad():
-            drawings = self.decoder(features.to(device), torch.tensor(places).to(device))
+            drawings = self.decoder(features.to(device), places.to(device))
         return drawings.cpu()
 
     def _drawn(self, estimate: Tensor) -> Reconstruction:
@@ -329,7 +363,9 @@ class HeadInverter:
         return Reconstruction(
             drawings,
             labels if len(labels) == len(drawings) else None,
-            self.confidence(drawings, seen, estimate[wanted], wanted),
+            self.confidence(
+                drawings, *_comparable(self.estimator, seen, estimate[wanted], wanted), wanted
+            ),
             info=_facts(knowledge) | {"decoder": type(self.recipe.decoder).__name__},
         )
 

@@ -1,13 +1,13 @@
 """Choice of a recipe on simulated heads of public records, never on a head under attack.
 
-Some of the prior's records are held back. Every recipe is rehearsed on the others, in a small share
-of the budget, and draws heads that are simulated on the records held back, no record in two heads.
-The recipe with the most true positives at the false positive rate, over all ordered pairs of heads,
-is the one whose decoder is then trained on all records.
+Some of the prior's records are held back. The decoder of every recipe learns from the others and
+draws heads that are simulated on the records held back, no record in two heads. The recipe with the
+most true positives at the false positive rate, over all ordered pairs of heads, is taken.
 """
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,21 +15,24 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from vestige.attacks.head_inversion.channels import Channel
 from vestige.attacks.head_inversion.estimators import Estimator
 from vestige.attacks.head_inversion.knowledge import PriorKnowledge
+from vestige.attacks.head_inversion.pools import Pool
 from vestige.attacks.head_inversion.reading import Heads
 from vestige.attacks.head_inversion.recipes import Recipe
 from vestige.priors.feature_decoders import FeatureDecoder
 
 HELD_BACK = 0.1
-"""Share of the prior's records that rehearsals are judged on."""
+"""Most that is held back of the prior's records, as a share."""
+
+FEW = 0.02
+"""A share of the records that a decoder may go without."""
 
 LEAST_HEADS, MOST_HEADS = 10, 60
 """Heads that a choice needs, and that are enough for it."""
 
-REHEARSED_SHARE = 0.1
-"""Of the budget, for the rehearsal of each recipe."""
+TRAINED_SHARE = 0.7
+"""Of the budget, for the rehearsals of all recipes; the rest is for training on all records."""
 
 FALSE_POSITIVE_RATE = 0.01
 
@@ -52,30 +55,32 @@ class Rehearsal:
         cls, knowledge: PriorKnowledge, estimator: Estimator, generator: torch.Generator
     ) -> Rehearsal | None:
         """Simulate heads on a share of the records; None where these are too few."""
-        order = torch.randperm(len(knowledge.labels), generator=generator)
-        held = order[: int(HELD_BACK * len(order))]
-        counts = knowledge.factory.training.makeup
-        labels = knowledge.labels[held]
-        heads = min(MOST_HEADS, len(held) // counts.size)
-        if None not in knowledge.groups.classes:
-            pairs = zip(knowledge.groups.classes, knowledge.groups.counts)
-            most = [int((labels == label).sum()) // count for label, count in pairs]
-            heads = min(heads, *most)
+        groups, labels = knowledge.groups, knowledge.labels
+        order = torch.randperm(len(labels), generator=generator)
+        order = order[: int(HELD_BACK * len(order))]
+        heads = min(MOST_HEADS, len(order) // groups.size)
+        held = order[: heads * groups.size]
+        if None not in groups.classes:
+            pairs = list(zip(groups.classes, groups.counts))
+            own = [order[labels[order] == label] for label, _ in pairs]
+            heads = min(heads, *(len(part) // count for part, (_, count) in zip(own, pairs)))
+            held = torch.cat([part[: heads * count] for part, (_, count) in zip(own, pairs)])
         if heads < LEAST_HEADS:
             return None
-        factory = replace(knowledge.factory, features=knowledge.features[held], labels=labels)
+        factory = replace(knowledge.factory, features=knowledge.features[held], labels=labels[held])
         made = factory.draw(heads, disjoint=True, generator=generator)
         estimates = estimator(Heads.of_rows(made.weights, factory.model).in_order())
         # A makeup draws the records of a set in the order of its groups.
         records = knowledge.pictures[held[made.sets.members]].float()
-        learned_from = torch.ones(len(order), dtype=torch.bool)
+        learned_from = torch.ones(len(labels), dtype=torch.bool)
         learned_from[held] = False
         return cls(knowledge, estimates, records, learned_from)
 
-    def without_held_back(self, pool: PriorKnowledge) -> PriorKnowledge:
+    def without_held_back(self, pool: Pool) -> Pool:
         """A pool without the records held back and their copies."""
-        origins = pool.places % len(self.learned_from)
-        return replace(pool, places=pool.places[self.learned_from[origins]])
+        known = pool.knowledge
+        kept = self.learned_from[known.places % len(self.learned_from)]
+        return pool.learned_from(replace(known, places=known.places[kept]))
 
     def rate(self, decoder: FeatureDecoder) -> float:
         """True positive rate of drawings at the false positive rate, all groups together."""
@@ -110,37 +115,51 @@ def rate_over_pairs(errors: Tensor, alpha: float) -> float:
     return float((errors[own] <= threshold).double().mean())
 
 
+@dataclass(frozen=True)
+class Chosen:
+    """A recipe, the decoder it made, and the rates of all recipes on simulated heads."""
+
+    recipe: Recipe
+    decoder: FeatureDecoder
+    rates: dict[str, float]
+
+
 def choose(
     recipes: Sequence[Recipe],
-    knowledge: PriorKnowledge,
+    pool: Pool,
     estimator: Estimator,
-    channel: Channel,
     *,
     seconds: float,
     generator: torch.Generator,
-) -> tuple[Recipe, PriorKnowledge, dict[str, float]]:
-    """The recipe that redraws most of simulated heads, with or without its fine-tuning.
+) -> Chosen:
+    """The decoder of the recipe that redraws most of simulated heads.
 
-    Also the records it learns from, and the rates of all. The first recipe without fine-tuning,
-    where there are too few records to rehearse on.
+    It is fine-tuned if that redraws more, and trained again on all records if those held back are
+    more than a few of them. The first recipe without fine-tuning, where there are too few records
+    to rehearse on.
     """
+    knowledge = pool.knowledge
     rehearsal = Rehearsal.of(knowledge, estimator, generator)
     if rehearsal is None:
         first = replace(recipes[0], fine_tuning=None).within(seconds, knowledge)
-        return first, first.pool(knowledge, generator), {}
-    best, best_pool, most, rates = recipes[0], knowledge, -1.0, {}
+        return Chosen(first, first.made(pool, generator), {})
+    share, rates, found = TRAINED_SHARE / len(recipes), {}, []
     for recipe in recipes:
-        short = recipe.within(REHEARSED_SHARE * seconds, knowledge)
-        whole = recipe.pool(knowledge, generator)
-        pool = rehearsal.without_held_back(whole)
-        decoder = short.train(pool, channel, generator)
-        plain = rehearsal.rate(decoder)
-        short.tune(decoder, pool, channel, generator)
-        tuned = rehearsal.rate(decoder)
-        name = type(recipe.decoder).__name__
-        rates |= {name: plain, f"{name}, fine-tuned": tuned}
-        kept = recipe if tuned > plain else replace(recipe, fine_tuning=None)
-        if max(plain, tuned) > most:
-            best, most, best_pool = kept, max(plain, tuned), whole
-    left = seconds * (1 - REHEARSED_SHARE * len(recipes))
-    return best.within(left, knowledge), best_pool, rates
+        short = recipe.within(share * seconds, knowledge)
+        whole = short.extended(pool, generator)
+        decoder = short.train(rehearsal.without_held_back(whole), generator)
+        rate = rehearsal.rate(decoder)
+        rates[type(recipe.decoder).__name__] = rate
+        found.append((rate, short, whole, decoder))
+    plain, recipe, whole, decoder = max(found, key=lambda one: one[0])
+    before = copy.deepcopy(decoder)
+    recipe.tune(decoder, rehearsal.without_held_back(whole), generator)
+    tuned = rehearsal.rate(decoder)
+    rates[f"{type(recipe.decoder).__name__}, fine-tuned"] = tuned
+    if not tuned > plain:
+        recipe, decoder = replace(recipe, fine_tuning=None), before
+    if float((~rehearsal.learned_from).double().mean()) > FEW:
+        recipe = recipe.within((1 - TRAINED_SHARE) * seconds, knowledge)
+        decoder = recipe.train(whole, generator)
+        recipe.tune(decoder, whole, generator)
+    return Chosen(recipe, decoder, rates)

@@ -16,7 +16,7 @@ is above α.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -27,7 +27,7 @@ from vestige.choices import check_fields
 from vestige.priors.feature_decoders import FeatureDecoder, nearest_loss, training_mode
 
 Batch = tuple[Tensor, Tensor, Tensor]
-"""Estimated features (b, d), groups (b,), the groups' records (b, k, *shape)."""
+"""Decoder's inputs (b, d), groups (b,), the groups' records (b, k, *shape)."""
 
 BATCHES_FOR_THRESHOLD = 8
 """Batches whose other records' errors say where the threshold is."""
@@ -64,14 +64,12 @@ class FineTuning:
             not_negative=("anchor",),
         )
 
-    def __call__(
-        self, decoder: FeatureDecoder, batches: Callable[[int], Batch], scales: Tensor
-    ) -> None:
+    def __call__(self, decoder: FeatureDecoder, batches: Iterator[Batch], scales: Tensor) -> None:
         """Tune a decoder on batches of examples; errors are divided by the groups' scales (g,)."""
         with torch.no_grad():
             nulls = []
             for _ in range(BATCHES_FOR_THRESHOLD):
-                features, groups, records = batches(self.batch_size)
+                features, groups, records = next(batches)
                 nulls.append(errors_to_others(decoder(features, groups), groups, records, scales))
         threshold = float(torch.cat(nulls).quantile(self.false_positive_rate))
         if not math.isfinite(threshold) or threshold <= 0:
@@ -82,7 +80,7 @@ class FineTuning:
         price, alpha = self.price, self.false_positive_rate
         with training_mode(decoder):
             for step in range(self.steps):
-                features, groups, records = batches(self.batch_size)
+                features, groups, records = next(batches)
                 with torch.enable_grad():
                     drawings = decoder(features, groups)
                     own = nearest_loss(drawings, records)

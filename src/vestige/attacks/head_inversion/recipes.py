@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
+import itertools
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
 
 from vestige.attacks.head_inversion.affine_copies import AffineCopies
-from vestige.attacks.head_inversion.channels import Channel
 from vestige.attacks.head_inversion.fine_tuning import FineTuning
 from vestige.attacks.head_inversion.knowledge import PriorKnowledge
+from vestige.attacks.head_inversion.pools import Pool, group_scales
 from vestige.priors.feature_decoders import DecoderForm, FeatureDecoder, train_decoder
 from vestige.records import ImageSpace
 
@@ -25,8 +23,11 @@ PICTURES_FOR_COMPONENTS = 6_000
 CHUNK = 2_048
 """Examples of a closed-form fit at a time."""
 
-RECORDS_FOR_SCALES = 400
-"""Records of a class whose nearest neighbours say how far apart its records are."""
+EXAMPLES_OF_FIT = 60_000
+"""Most examples of a closed-form fit."""
+
+STEPS_BETWEEN_REPORTS = 100
+"""Steps of training between two reports of progress."""
 
 
 @dataclass(frozen=True)
@@ -40,51 +41,46 @@ class Recipe:
     learning_rate: float
     fine_tuning: FineTuning | None
 
-    def pool(self, knowledge: PriorKnowledge, generator: torch.Generator) -> PriorKnowledge:
-        """The records to learn from: the prior's, and copies of them."""
-        if self.copies is None or not isinstance(knowledge.public.space, ImageSpace):
-            return knowledge
-        return knowledge.with_copies(self.copies, generator)
+    def extended(self, pool: Pool, generator: torch.Generator) -> Pool:
+        """The pool with copies of its records, if the recipe says so."""
+        known = pool.knowledge
+        if self.copies is None or not isinstance(known.public.space, ImageSpace):
+            return pool
+        return pool.learned_from(known.with_copies(self.copies, generator))
 
-    def train(
-        self, pool: PriorKnowledge, channel: Channel, generator: torch.Generator
-    ) -> FeatureDecoder:
-        """Train a decoder on the records of a pool as they would be estimated from heads."""
-        decoder = self._started(pool, channel, generator)
-        steps = -(-len(pool.places) // self.batch_size)
-        epochs = -(-self.examples // (steps * self.batch_size))
-        if epochs == 1:
-            steps = -(-self.examples // self.batch_size)
+    def made(self, pool: Pool, generator: torch.Generator) -> FeatureDecoder:
+        """The finished decoder: copies, training and fine-tuning."""
+        whole = self.extended(pool, generator)
+        decoder = self.train(whole, generator)
+        self.tune(decoder, whole, generator)
+        return decoder
 
-        def examples(epoch: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-            order = torch.randperm(len(pool.places), generator=generator)
-            for batch in order.split(self.batch_size)[:steps]:
-                yield pool.examples(batch, channel, generator)
-
+    def train(self, pool: Pool, generator: torch.Generator) -> FeatureDecoder:
+        """Train a decoder on examples of a pool."""
+        decoder = self._started(pool, generator)
+        batches = pool.batches(self.batch_size, generator)
+        steps = -(-self.examples // self.batch_size)
+        epochs = -(-steps // STEPS_BETWEEN_REPORTS)
+        steps = -(-steps // epochs)
         train_decoder(
-            decoder, examples, epochs=epochs, steps=steps, learning_rate=self.learning_rate
+            decoder,
+            lambda epoch: itertools.islice(batches, steps),
+            epochs=epochs,
+            steps=steps,
+            learning_rate=self.learning_rate,
         )
         return decoder
 
-    def tune(
-        self,
-        decoder: FeatureDecoder,
-        pool: PriorKnowledge,
-        channel: Channel,
-        generator: torch.Generator,
-    ) -> None:
+    def tune(self, decoder: FeatureDecoder, pool: Pool, generator: torch.Generator) -> None:
         """Fine-tune a trained decoder, if the recipe says so."""
-        if self.fine_tuning is None:
+        tuning = self.fine_tuning
+        if tuning is None:
             return
-
-        def batches(size: int) -> tuple[Tensor, Tensor, Tensor]:
-            chosen = torch.randint(len(pool.places), (size,), generator=generator)
-            return pool.examples(chosen, channel, generator)
-
-        scales = torch.ones(len(pool.groups))
-        if self.fine_tuning.normalized:
-            scales = group_scales(pool, generator)
-        self.fine_tuning(decoder, batches, scales.to(pool.device))
+        known = pool.knowledge
+        scales = torch.ones(len(known.groups))
+        if tuning.normalized:
+            scales = group_scales(known, generator)
+        tuning(decoder, pool.batches(tuning.batch_size, generator), scales.to(known.device))
 
     def within(self, seconds: float, knowledge: PriorKnowledge) -> Recipe:
         """The same with as many examples as ``seconds`` of CPU are enough for, if that is fewer.
@@ -104,40 +100,21 @@ class Recipe:
         least = 20 * self.batch_size
         return replace(self, examples=max(least, min(self.examples, affordable)))
 
-    def _started(
-        self, pool: PriorKnowledge, channel: Channel, generator: torch.Generator
-    ) -> FeatureDecoder:
-        own = pool.features[pool.places]
+    def _started(self, pool: Pool, generator: torch.Generator) -> FeatureDecoder:
+        known, batches = pool.knowledge, pool.batches(CHUNK, generator)
+        first = next(batches)[0]
+        mean, deviation = first.mean(0), first.std(0)
         decoder = FeatureDecoder(
             self.decoder,
-            own.mean(0),
-            own.std(0).clamp_min(1e-6 + 1e-3 * float(own.std())),
-            len(pool.groups),
-            pool.public.space,
+            mean,
+            deviation.clamp_min(1e-6 + 1e-3 * float(first.std())),
+            len(known.groups),
+            known.public.space,
             generator,
-        ).to(pool.device)
-        some = pool.places[torch.randperm(len(pool.places), generator=generator)]
-        pictures = pool.pictures[some[:PICTURES_FOR_COMPONENTS]].float().to(pool.device)
-        places = torch.arange(len(pool.places))
-        decoder.begin(
-            pictures, (pool.examples(batch, channel, generator) for batch in places.split(CHUNK))
-        )
+        ).to(known.device)
+        order = torch.randperm(len(known.places), generator=generator)
+        some = known.places[order[:PICTURES_FOR_COMPONENTS]]
+        pictures = known.pictures[some].float().to(known.device)
+        count = -(-min(len(known.places), EXAMPLES_OF_FIT) // CHUNK)
+        decoder.begin(pictures, itertools.islice(batches, count))
         return decoder
-
-
-def group_scales(knowledge: PriorKnowledge, generator: torch.Generator) -> Tensor:
-    """Mean squared error (g,) of a group's records to the nearest other one, in some of them."""
-    scales = []
-    for label in knowledge.groups.classes:
-        own = knowledge.places
-        if label is not None:
-            own = own[knowledge.labels[own] == label]
-        chosen = own[torch.randperm(len(own), generator=generator)[:RECORDS_FOR_SCALES]]
-        flat = knowledge.pictures[chosen].float().flatten(1)
-        gaps = torch.cdist(flat, flat).square() / flat.shape[1]
-        gaps.fill_diagonal_(math.inf)
-        nearest = gaps.amin(1)
-        # Copies of a record would be its neighbours at no distance worth the name.
-        scales.append(nearest.median() if len(chosen) > 1 else torch.ones(()))
-    found = torch.stack(scales)
-    return found.clamp_min(1e-3 * float(found.max()) + 1e-12)

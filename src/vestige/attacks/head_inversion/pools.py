@@ -1,0 +1,118 @@
+"""Pools of examples that decoders learn from: what is estimated of records, and the records."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from vestige.attacks.head_inversion.channels import Channel
+from vestige.attacks.head_inversion.knowledge import PriorKnowledge
+from vestige.attacks.head_inversion.reading import Heads
+from vestige.attacks.head_inversion.regression import HeadRegression
+
+Batch = tuple[Tensor, Tensor, Tensor]
+"""Decoder's inputs (b, d), groups (b,), the groups' records (b, k, *shape)."""
+
+RECORDS_FOR_SCALES = 400
+"""Records of a class whose nearest neighbours say how far apart its records are."""
+
+HEADS_AT_A_TIME = 500
+"""Heads that are simulated for the next batches of a pool."""
+
+
+class Pool(Protocol):
+    """Examples without end, from the prior's records and copies of them."""
+
+    @property
+    def knowledge(self) -> PriorKnowledge:
+        """The records, and what is known of heads."""
+        ...
+
+    def batches(self, size: int, generator: torch.Generator) -> Iterator[Batch]:
+        """Examples in random order, for ever."""
+        ...
+
+    def learned_from(self, knowledge: PriorKnowledge) -> Pool:
+        """The same from other records: some of them, or copies as well."""
+        ...
+
+
+@dataclass(frozen=True)
+class ChannelPool:
+    """Features of the prior's records through the noise that estimates have."""
+
+    knowledge: PriorKnowledge
+    channel: Channel
+
+    def batches(self, size: int, generator: torch.Generator) -> Iterator[Batch]:
+        """Every record once, then every record again."""
+        count = len(self.knowledge.places)
+        while True:
+            order = torch.randperm(count, generator=generator)
+            if count < size:
+                order = torch.randint(count, (size,), generator=generator)
+            for batch in order[: len(order) // size * size].split(size):
+                yield self.knowledge.examples(batch, self.channel, generator)
+
+    def learned_from(self, knowledge: PriorKnowledge) -> ChannelPool:
+        """The same from other records."""
+        return replace(self, knowledge=knowledge)
+
+
+@dataclass(frozen=True)
+class HeadPool:
+    """Estimates from heads that are simulated for the purpose, each used once."""
+
+    knowledge: PriorKnowledge
+    regression: HeadRegression
+
+    def batches(self, size: int, generator: torch.Generator) -> Iterator[Batch]:
+        """Groups of new heads."""
+        known = self.knowledge
+        places, groups = known.places, known.groups
+        factory = replace(
+            known.factory,
+            features=known.features[places],
+            labels=known.labels[places],
+            coefficients=False,
+        )
+        heads = max(HEADS_AT_A_TIME, -(-size // len(groups)))
+        each = groups.size // len(groups)
+        while True:
+            made = factory.draw(heads, generator=generator)
+            rows = self.regression(Heads.of_rows(made.weights, factory.model)).flatten(0, 1)
+            members = places[made.sets.members].view(heads * len(groups), each)
+            named = torch.arange(len(groups)).repeat(heads)
+            order = torch.randperm(len(rows), generator=generator)
+            for batch in order[: len(order) // size * size].split(size):
+                records = known.pictures[members[batch]].float()
+                yield (
+                    rows[batch].to(known.device),
+                    named[batch].to(known.device),
+                    records.to(known.device),
+                )
+
+    def learned_from(self, knowledge: PriorKnowledge) -> HeadPool:
+        """The same from other records."""
+        return replace(self, knowledge=knowledge)
+
+
+def group_scales(knowledge: PriorKnowledge, generator: torch.Generator) -> Tensor:
+    """Median squared error (g,) of a group's records to the nearest other one, in some of them."""
+    scales = []
+    for label in knowledge.groups.classes:
+        own = knowledge.places
+        if label is not None:
+            own = own[knowledge.labels[own] == label]
+        chosen = own[torch.randperm(len(own), generator=generator)[:RECORDS_FOR_SCALES]]
+        flat = knowledge.pictures[chosen].float().flatten(1)
+        gaps = torch.cdist(flat, flat).square() / flat.shape[1]
+        gaps.fill_diagonal_(math.inf)
+        scales.append(gaps.amin(1).median() if len(chosen) > 1 else torch.ones(()))
+    found = torch.stack(scales)
+    return found.clamp_min(1e-3 * float(found.max()) + 1e-12)
