@@ -16,13 +16,18 @@ from vestige import Prior
 from vestige.attacks import HeadInversion
 from vestige.attacks.head_inversion import choice
 from vestige.attacks.head_inversion.affine_copies import AffineCopies
-from vestige.attacks.head_inversion.choice import pair_errors, rate_over_pairs
+from vestige.attacks.head_inversion.choice import pair_errors
 from vestige.attacks.head_inversion.fine_tuning import FineTuning, errors_to_others, tuning_loss
 from vestige.attacks.head_inversion.knowledge import PriorKnowledge
 from vestige.attacks.head_inversion.pools import HeadPool, group_scales
 from vestige.attacks.head_inversion.reading import SimulatedHeads
 from vestige.attacks.head_inversion.recipes import Recipe
 from vestige.attacks.head_inversion.regression import HeadRegression
+from vestige.attacks.head_inversion.withholding import (
+    Withholding,
+    chance_of_match,
+    rate_over_pairs,
+)
 from vestige.errors import BadInput
 from vestige.interfaces import Public, Run
 from vestige.priors.component_decoders import (
@@ -284,6 +289,40 @@ def test_several_records_of_a_class_are_read_by_regression():
     assert bool(found.confidence.isfinite().all())
     features = reconstruct.knowledge.features[:4]
     assert reconstruct.decode(features, torch.tensor([0, 1, 2, 0])).shape == (4, 1, 4, 4)
+
+
+def test_withholding_is_by_the_chance_of_a_match():
+    knowledge = PriorKnowledge.of(known(60), 4, None)
+    labels = knowledge.labels
+    flat, drawings = knowledge.pictures.flatten(1), draws(6, 3).x
+    groups, radius = torch.arange(6) % 3, 0.08
+    chances = []
+    for drawing, group in zip(drawings.flatten(1), groups):
+        own = flat[labels == group]
+        chances.append(float(((own - drawing).square().mean(1) <= radius).double().mean()))
+    limit = sorted(chances)[3] - 1e-6
+    found = Withholding(knowledge, radius, limit)(drawings, groups)
+    assert found.tolist() == [chance > limit for chance in chances]
+    share = chance_of_match(torch.tensor([[0.0, 1.0, 1.0, 1.0]]), 0.5, 2)
+    assert float(share) == pytest.approx(1 - 0.75**2)
+
+
+def test_withholding_makes_nothing_of_nothing():
+    """Drawings that know no record: what is chosen on some heads gains nothing on others."""
+    knowledge = PriorKnowledge.of(known(), 4, None)
+    gained = []
+    for seed in range(4):
+        some, others = draws(400, 50 + seed), draws(400, 60 + seed)
+        drawings, records = some.x[some.y == 0][:120], others.x[others.y == 0][:120]
+        errors = pair_errors(drawings.flatten(1), records.flatten(1)[:, None])
+        first = errors[:60, :60, None].expand(-1, -1, 3)
+        rule = Withholding.chosen(
+            knowledge, drawings[:60, None].expand(-1, 3, -1, -1, -1), first, 0.05
+        )
+        withheld = rule(drawings[60:], torch.zeros(60, dtype=torch.long))
+        left = errors[60:, 60:, None].masked_fill(withheld[:, None, None], math.inf)
+        gained.append(rate_over_pairs(left, 0.05))
+    assert sum(gained) / 4 < 0.05 + 4 * math.sqrt(0.05 * 0.95 / 240)
 
 
 @pytest.mark.slow

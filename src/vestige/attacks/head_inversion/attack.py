@@ -27,6 +27,7 @@ from vestige.attacks.head_inversion.posterior import posterior
 from vestige.attacks.head_inversion.reading import Heads, read_head
 from vestige.attacks.head_inversion.recipes import Recipe
 from vestige.attacks.head_inversion.regression import HeadRegression
+from vestige.attacks.head_inversion.withholding import Withholding
 from vestige.choices import check_fields
 from vestige.errors import BadInput
 from vestige.interfaces import ModelRelease, Observation, Public, Reconstruction
@@ -167,7 +168,13 @@ class HeadInversion:
         chosen = self._chosen(pool, estimator, generator)
         confidence = _confidence(pool, estimator, chosen.decoder, generator)
         return HeadInverter(
-            knowledge, estimator, chosen.decoder, confidence, chosen.recipe, chosen.rates
+            knowledge,
+            estimator,
+            chosen.decoder,
+            confidence,
+            chosen.recipe,
+            chosen.rates,
+            chosen.withholding,
         )
 
     def _regressed(self, knowledge: PriorKnowledge) -> bool:
@@ -314,6 +321,7 @@ class HeadInverter:
     confidence: Confidence
     recipe: Recipe
     rehearsed: dict[str, float]
+    withholding: Withholding | None = None
 
     def __call__(self, observation: Observation, generator: torch.Generator) -> Reconstruction:
         """Draw what one head was trained on."""
@@ -336,18 +344,32 @@ class HeadInverter:
             results += [self._drawn(features) for features in self.estimator(some)]
         return results
 
+    def withheld(self, drawings: Tensor, labels: Tensor) -> Tensor:
+        """Which drawings (n, *shape) of labels (n,) any training set may match by chance.
+
+        All false where the decoder was not chosen on simulated heads. Nothing is left out of what
+        the attack returns; rates without these drawings are one more way to count.
+        """
+        if self.withholding is None:
+            return torch.zeros(len(drawings), dtype=torch.bool)
+        return self.withholding(drawings.cpu(), self._groups(labels))
+
     def decode(self, features: Tensor, labels: Tensor) -> Tensor:
         """What the decoder draws from features (n, width) of records of these labels (n,)."""
-        groups, device = self.knowledge.groups, self.knowledge.device
-        index = {label: group for group, label in enumerate(groups.classes)}
-        # One class against the rest: the positives are the group that is drawn.
-        only = groups.wanted[0]
-        places = torch.tensor([index.get(int(label), only) for label in labels])
+        device, places = self.knowledge.device, self._groups(labels)
         if isinstance(self.estimator, HeadRegression):
             features = self.estimator.of_records(features, places)
         with torch.no_grad():
             drawings = self.decoder(features.to(device), places.to(device))
         return drawings.cpu()
+
+    def _groups(self, labels: Tensor) -> Tensor:
+        """Groups (n,) of records of these labels (n,)."""
+        groups = self.knowledge.groups
+        index = {label: group for group, label in enumerate(groups.classes)}
+        # One class against the rest: the positives are the group that is drawn.
+        only = groups.wanted[0]
+        return torch.tensor([index.get(int(label), only) for label in labels])
 
     def _drawn(self, estimate: Tensor) -> Reconstruction:
         knowledge, groups = self.knowledge, self.knowledge.groups

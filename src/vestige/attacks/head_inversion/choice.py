@@ -8,7 +8,6 @@ most true positives at the false positive rate, over all ordered pairs of heads,
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -20,12 +19,13 @@ from vestige.attacks.head_inversion.knowledge import PriorKnowledge
 from vestige.attacks.head_inversion.pools import Pool
 from vestige.attacks.head_inversion.reading import Heads
 from vestige.attacks.head_inversion.recipes import Recipe
+from vestige.attacks.head_inversion.withholding import Withholding, rate_over_pairs
 from vestige.priors.feature_decoders import FeatureDecoder
 
 HELD_BACK = 0.1
 """Most that is held back of the prior's records, as a share."""
 
-FEW = 0.02
+FEW = 0.06
 """A share of the records that a decoder may go without."""
 
 LEAST_HEADS, MOST_HEADS = 10, 60
@@ -84,17 +84,29 @@ class Rehearsal:
 
     def rate(self, decoder: FeatureDecoder) -> float:
         """True positive rate of drawings at the false positive rate, all groups together."""
-        groups, device = self.knowledge.groups, self.knowledge.device
-        wanted = torch.tensor(groups.wanted)
+        return rate_over_pairs(self.errors(self.drawings(decoder)), FALSE_POSITIVE_RATE)
+
+    def drawings(self, decoder: FeatureDecoder) -> Tensor:
+        """What a decoder draws (s, w, *shape) of the wanted groups of each head."""
+        wanted, device = torch.tensor(self.knowledge.groups.wanted), self.knowledge.device
         chosen = self.estimates[:, wanted].flatten(0, 1)
         with torch.no_grad():
-            drawings = decoder(chosen.to(device), wanted.repeat(len(self.estimates)).to(device))
-        drawings = drawings.cpu().view(len(self.estimates), len(wanted), -1)
+            found = decoder(chosen.to(device), wanted.repeat(len(self.estimates)).to(device))
+        return found.cpu().view(len(self.estimates), len(wanted), *found.shape[1:])
+
+    def errors(self, drawings: Tensor) -> Tensor:
+        """Errors (s, s, w) of each head's drawings to the records of every head."""
+        groups, flat = self.knowledge.groups, drawings.flatten(2)
         parts = self.records.flatten(2).split(list(groups.counts), 1)
-        errors = torch.stack(
-            [pair_errors(drawings[:, i], parts[group]) for i, group in enumerate(groups.wanted)], 2
-        )
-        return rate_over_pairs(errors, FALSE_POSITIVE_RATE)
+        pairs = [pair_errors(flat[:, i], parts[group]) for i, group in enumerate(groups.wanted)]
+        return torch.stack(pairs, 2)
+
+    def withholding(self, decoder: FeatureDecoder) -> Withholding:
+        """Which drawings to withhold, to redraw most of these heads."""
+        drawings = self.drawings(decoder)
+        learned_from = self.knowledge.places[self.learned_from[self.knowledge.places]]
+        known = replace(self.knowledge, places=learned_from)
+        return Withholding.chosen(known, drawings, self.errors(drawings), FALSE_POSITIVE_RATE)
 
 
 def pair_errors(drawings: Tensor, records: Tensor) -> Tensor:
@@ -104,24 +116,17 @@ def pair_errors(drawings: Tensor, records: Tensor) -> Tensor:
     return gaps.view(len(drawings), len(records), -1).amin(2) / drawings.shape[1]
 
 
-def rate_over_pairs(errors: Tensor, alpha: float) -> float:
-    """Share of own errors below the α quantile of those to other heads; errors (s, s, slots)."""
-    own = torch.eye(len(errors), dtype=torch.bool)
-    others = errors[~own].flatten()
-    rank = math.floor(alpha * len(others))
-    if rank < 1:
-        return 0.0
-    threshold = others.kthvalue(rank).values
-    return float((errors[own] <= threshold).double().mean())
-
-
 @dataclass(frozen=True)
 class Chosen:
-    """A recipe, the decoder it made, and the rates of all recipes on simulated heads."""
+    """A recipe, the decoder it made, and the rates of all recipes on simulated heads.
+
+    ``withholding`` says which drawings are not worth handing out; None where nothing was rehearsed.
+    """
 
     recipe: Recipe
     decoder: FeatureDecoder
     rates: dict[str, float]
+    withholding: Withholding | None = None
 
 
 def choose(
@@ -158,8 +163,9 @@ def choose(
     rates[f"{type(recipe.decoder).__name__}, fine-tuned"] = tuned
     if not tuned > plain:
         recipe, decoder = replace(recipe, fine_tuning=None), before
+    withholding = rehearsal.withholding(decoder)
     if float((~rehearsal.learned_from).double().mean()) > FEW:
         recipe = recipe.within((1 - TRAINED_SHARE) * seconds, knowledge)
         decoder = recipe.train(whole, generator)
         recipe.tune(decoder, whole, generator)
-    return Chosen(recipe, decoder, rates)
+    return Chosen(recipe, decoder, rates, withholding)
