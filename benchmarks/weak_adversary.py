@@ -16,6 +16,11 @@ Rates are those of ``vestige.studies.heads.measure``: false positives by the pap
 at a false positive rate of 1%; one threshold for all classes (pooled), one for each class, or one
 for errors divided by the class's own nearest-neighbour threshold (class-normalised).
 
+The attack is ``HeadInversion()`` as it comes, which chooses its decoder and fine-tuning on heads
+that it simulates on the attacker's images. With four records of a class there is one more row:
+drawings that a record of the class would match by chance are withheld, by a rule chosen on
+simulated heads. It stands beside the plain figure, which counts every drawing.
+
 CIFAR-10 and faces have backbones that are trained here within a minute on images that are not
 attacked: theirs are far from the paper's EfficientNet and WideResNet, and so are these rows.
 """
@@ -36,7 +41,8 @@ from sheet import Sheet
 from vestige import Prior, Records, datasets
 from vestige.attacks import HeadInversion, HeadReconstructor
 from vestige.attacks.head_inversion.affine_copies import AffineCopies
-from vestige.interfaces import Attack
+from vestige.attacks.head_inversion.attack import HeadInverter
+from vestige.interfaces import Attack, Reconstructor
 from vestige.networks import HeadedModel
 from vestige.networks.backbones import BackboneForm, load_backbone
 from vestige.priors.feature_decoders import FullyConnectedDecoder
@@ -78,6 +84,7 @@ class Attacked:
     drawn: DrawnHeads
     rates: HeadRates
     seconds: float
+    reconstruct: Reconstructor
 
     def rate(self, way: str) -> float:
         """TPR at FPR = .01 in percent, in one way to count."""
@@ -117,7 +124,33 @@ def attacked(world: World, attack: Attack, heads: int, seed: int) -> Attacked:
         generator=stream(seed, "heads"),
     )
     seconds = time.process_time() - before
-    return Attacked(drawn, rates_of(drawn, world.thresholds, 0.01, 0.95), seconds)
+    return Attacked(drawn, rates_of(drawn, world.thresholds, 0.01, 0.95), seconds, reconstruct)
+
+
+def without_withheld(found: Attacked, thresholds: Thresholds) -> tuple[Attacked, float]:
+    """The same without drawings that the attack withholds, and the share of these."""
+    drawn, attack = found.drawn, found.reconstruct
+    assert isinstance(attack, HeadInverter)
+    assert drawn.classes is not None
+    images, labels = drawn.images.flatten(0, 1), drawn.classes.repeat(len(drawn.images))
+    withheld = attack.withheld(images, labels)
+    left = images.clone()
+    left[withheld] = float("nan")
+    rest = replace(drawn, images=left.view_as(drawn.images))
+    rates = rates_of(rest, thresholds, 0.01, 0.95)
+    return replace(found, drawn=rest, rates=rates), float(withheld.double().mean())
+
+
+def mean_rate(runs: list[Attacked], way: str) -> float:
+    return sum(found.rate(way) for found in runs) / len(runs)
+
+
+def rehearsed(found: Attacked) -> str:
+    """Which decoder was chosen, in words."""
+    attack = found.reconstruct
+    assert isinstance(attack, HeadInverter)
+    tuned = "" if attack.recipe.fine_tuning is None else ", fine-tuned"
+    return f"{type(attack.recipe.decoder).__name__}{tuned}, {found.seconds:.0f} s"
 
 
 def mnist_victim(backbone: nn.Module, records: int) -> ReleasedHead:
@@ -150,11 +183,10 @@ def one_record_of_each_class(
         sheet.figure(
             f"seed {seed}: pooled", found.rate("pooled"), None, "%", note=found.limits("pooled")
         )
-    goals = dict(zip(COUNTS, (65, 95, None)))
+    goals = dict(zip(COUNTS, (80, 95, None)))
     for way, goal in goals.items():
-        mean = sum(found.rate(way) for found in runs) / len(runs)
-        note = "published 43.1, aim 75" if way == "pooled" else ""
-        sheet.figure(f"TPR at FPR .01, {way}", mean, goal, "%", note=note)
+        note = f"published 43.1; {rehearsed(runs[0])}" if way == "pooled" else ""
+        sheet.figure(f"TPR at FPR .01, {way}", mean_rate(runs, way), goal, "%", note=note)
     ceiling = {counted.name: counted for counted in runs[0].rates.ceiling}
     sheet.figure(
         "the decoder on true features, pooled",
@@ -168,7 +200,7 @@ def one_record_of_each_class(
     area = sum(found.confidence_area() for found in runs) / len(runs)
     sheet.figure("confidence: area under its curve", area, 0.85, "")
     seconds = max(found.seconds for found in runs)
-    sheet.figure("600 s / CPU seconds, slowest seed", 600 / seconds, 1, "", note=f"{seconds:.0f} s")
+    sheet.figure("300 s / CPU seconds, slowest seed", 300 / seconds, 1, "", note=f"{seconds:.0f} s")
     return seconds
 
 
@@ -176,7 +208,8 @@ def beside_the_papers(
     sheet: Sheet, world: World, attack: HeadInversion, heads: int, seconds: float
 ) -> None:
     """No simulated head; then the paper's reconstructor, in the CPU time of an inversion."""
-    found = attacked(world, replace(attack, shadows=0), heads, 0)
+    plain = replace(attack, decoder=FullyConnectedDecoder(), examples=400_000, shadows=0)
+    found = attacked(world, plain, heads, 0)
     sheet.figure(
         "no simulated head, pooled", found.rate("pooled"), 60, "%", note=found.limits("pooled")
     )
@@ -197,13 +230,24 @@ def beside_the_papers(
     sheet.figure("ours / the paper's reconstructor, equal CPU", ratio, 3, "×")
 
 
-def four_records_of_each_class(sheet: Sheet, world: World, attack: HeadInversion) -> None:
-    found = attacked(world, attack, 200, 0)
-    for way in COUNTS:
-        goal = 5.2 if way == "pooled" else None
-        note = found.limits(way) + ("; published 5.2" if goal else "")
-        sheet.figure(f"N=40, TPR at FPR .01, {way}", found.rate(way), goal, "%", note=note)
-    ceiling = 100 * found.rates.ceiling[0].operating_point.true_positive_rate
+def four_records_of_each_class(
+    sheet: Sheet, world: World, attack: HeadInversion, seeds: int
+) -> None:
+    runs = [attacked(world, attack, 200, seed) for seed in range(seeds)]
+    for way, goal in zip(COUNTS, (None, 10, 10)):
+        note = runs[0].limits(way) + " (seed 0)"
+        note += f"; published 5.2; {rehearsed(runs[0])}" if goal is None else ""
+        sheet.figure(f"N=40, TPR at FPR .01, {way}", mean_rate(runs, way), goal, "%", note=note)
+    rest = [without_withheld(found, world.thresholds) for found in runs]
+    share = sum(share for _, share in rest) / len(rest)
+    sheet.figure(
+        "N=40, pooled, drawings that match by chance withheld",
+        mean_rate([found for found, _ in rest], "pooled"),
+        8,
+        "%",
+        note=f"{100 * share:.0f}% withheld, by a rule chosen on simulated heads",
+    )
+    ceiling = 100 * runs[0].rates.ceiling[0].operating_point.true_positive_rate
     sheet.figure("N=40, the decoder on one record's true features, pooled", ceiling, None, "%")
 
 
@@ -227,7 +271,7 @@ def pretrained(form: BackboneForm, records: Records, epochs: int) -> nn.Module:
     return backbone.eval()
 
 
-def colour_images(sheet: Sheet, attack: HeadInversion) -> None:
+def colour_images(sheet: Sheet, attack: HeadInversion, seeds: int) -> None:
     cifar = datasets.load("cifar10", part="train")
     secrets = datasets.load("cifar10", part="test")
     seen = torch.arange(len(cifar)) < 2000
@@ -239,13 +283,14 @@ def colour_images(sheet: Sheet, attack: HeadInversion) -> None:
     )
     victim = ReleasedHead(HeadedModel(backbone, 256, 10), training)
     world = World.of(victim, secrets, cifar[~seen])
-    found = attacked(world, attack, 70, 0)
-    right = head_accuracies(found.drawn.releases, victim, secrets).mean()
+    runs = [attacked(world, attack, 70, seed) for seed in range(seeds)]
+    right = head_accuracies(runs[0].drawn.releases, victim, secrets).mean()
     sheet.figure("CIFAR-10, accuracy of the heads", float(right), None, "")
-    for way in COUNTS:
-        note = found.limits(way) + ("; published 21.7" if way == "pooled" else "")
-        sheet.figure(f"CIFAR-10, TPR at FPR .01, {way}", found.rate(way), None, "%", note=note)
-    ceiling = 100 * found.rates.ceiling[0].operating_point.true_positive_rate
+    for way, goal in zip(COUNTS, (38, None, None)):
+        note = runs[0].limits(way) + " (seed 0)"
+        note += f"; published 21.7; {rehearsed(runs[0])}" if way == "pooled" else ""
+        sheet.figure(f"CIFAR-10, TPR at FPR .01, {way}", mean_rate(runs, way), goal, "%", note=note)
+    ceiling = 100 * runs[0].rates.ceiling[0].operating_point.true_positive_rate
     sheet.figure("CIFAR-10, the decoder on true features, pooled", ceiling, None, "%")
 
 
@@ -271,18 +316,13 @@ def faces(sheet: Sheet, attack: HeadInversion) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=2, help="of each row but faces")
     parser.add_argument("--heads", type=int, default=400, help="under attack, at most 892")
-    parser.add_argument("--examples", type=int, default=700_000, help="the decoder learns from")
     parser.add_argument("--backbone", type=Path, default=BACKBONE)
     args = parser.parse_args()
     torch.set_num_threads(1)
     sheet, before = Sheet(), time.process_time()
-    attack = HeadInversion(
-        FullyConnectedDecoder((1024, 1024)),
-        examples=args.examples,
-        features_folder=cache_folder(),
-    )
+    attack = HeadInversion(features_folder=cache_folder())
     backbone = trained_backbone(args.backbone)
     public = datasets.load("mnist", part="train")[PRETRAINING_DIGITS:]
     secrets = datasets.load("mnist", part="test")
@@ -291,12 +331,13 @@ def main() -> int:
     seconds = one_record_of_each_class(sheet, world, attack, args)
     beside_the_papers(sheet, world, attack, args.heads, seconds)
     print("\nMNIST, four records of each class (N = 40)")
-    quick = replace(attack, examples=args.examples // 2)
-    four_records_of_each_class(sheet, replace(world, victim=mnist_victim(backbone, 40)), quick)
+    four_records = replace(world, victim=mnist_victim(backbone, 40))
+    four_records_of_each_class(sheet, four_records, attack, args.seeds)
     print("\nOther images, small backbones")
-    copied = replace(attack, examples=min(60_000, args.examples), copies=AffineCopies())
-    colour_images(sheet, copied)
-    faces(sheet, copied)
+    colour_images(sheet, attack, args.seeds)
+    copied = AffineCopies(linear=0.06, shift=0.03)
+    decoder = FullyConnectedDecoder()
+    faces(sheet, replace(attack, decoder=decoder, examples=60_000, copies=copied))
     minutes = (time.process_time() - before) / 60
     total = sheet.met + len(sheet.short)
     short = f" Short: {', '.join(sheet.short)}." if sheet.short else ""

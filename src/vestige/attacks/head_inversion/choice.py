@@ -16,7 +16,7 @@ from torch import Tensor
 
 from vestige.attacks.head_inversion.estimators import Estimator
 from vestige.attacks.head_inversion.knowledge import PriorKnowledge
-from vestige.attacks.head_inversion.pools import Pool
+from vestige.attacks.head_inversion.pools import Pool, group_scales
 from vestige.attacks.head_inversion.reading import Heads
 from vestige.attacks.head_inversion.recipes import Recipe
 from vestige.attacks.head_inversion.withholding import Withholding, rate_over_pairs
@@ -42,13 +42,15 @@ class Rehearsal:
     """Heads of records held back: features as estimated (s, g, d) and their records.
 
     ``records`` (s, n, *shape) are in the order of the groups; ``learned_from`` (n,) says which of
-    the prior's records are not held back.
+    the prior's records are not held back. ``scales`` (w,) divide errors of the wanted groups where
+    a head holds several records of a class: without them easy classes alone would decide.
     """
 
     knowledge: PriorKnowledge
     estimates: Tensor
     records: Tensor
     learned_from: Tensor
+    scales: Tensor
 
     @classmethod
     def of(
@@ -74,7 +76,10 @@ class Rehearsal:
         records = knowledge.pictures[held[made.sets.members]].float()
         learned_from = torch.ones(len(labels), dtype=torch.bool)
         learned_from[held] = False
-        return cls(knowledge, estimates, records, learned_from)
+        scales = torch.ones(len(groups.wanted))
+        if max(groups.counts) > 1:
+            scales = group_scales(knowledge, generator)[list(groups.wanted)]
+        return cls(knowledge, estimates, records, learned_from, scales)
 
     def without_held_back(self, pool: Pool) -> Pool:
         """A pool without the records held back and their copies."""
@@ -84,7 +89,8 @@ class Rehearsal:
 
     def rate(self, decoder: FeatureDecoder) -> float:
         """True positive rate of drawings at the false positive rate, all groups together."""
-        return rate_over_pairs(self.errors(self.drawings(decoder)), FALSE_POSITIVE_RATE)
+        errors = self.errors(self.drawings(decoder)) / self.scales
+        return rate_over_pairs(errors, FALSE_POSITIVE_RATE)
 
     def drawings(self, decoder: FeatureDecoder) -> Tensor:
         """What a decoder draws (s, w, *shape) of the wanted groups of each head."""
