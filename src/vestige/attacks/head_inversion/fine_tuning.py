@@ -71,7 +71,10 @@ class FineTuning:
             for _ in range(BATCHES_FOR_THRESHOLD):
                 features, groups, records = next(batches)
                 nulls.append(errors_to_others(decoder(features, groups), groups, records, scales))
-        threshold = float(torch.cat(nulls).quantile(self.false_positive_rate))
+        others = torch.cat(nulls)
+        if not len(others):
+            return  # no group has two examples in a batch
+        threshold = float(others.kthvalue(max(1, int(self.false_positive_rate * len(others))))[0])
         if not math.isfinite(threshold) or threshold <= 0:
             return
         parameters = [p.requires_grad_() for p in decoder.network.parameters()]
@@ -104,7 +107,9 @@ class FineTuning:
             parameter.requires_grad_(False)
 
 
-def tuning_loss(own: Tensor, others: Tensor, threshold: float, price: float, width: float):
+def tuning_loss(
+    own: Tensor, others: Tensor, threshold: float, price: float, width: float
+) -> Tensor:
     """E σ((e − t)/w) + λ·E σ((t − e₀)/w), w a share of t."""
     across = width * threshold
     missed = torch.sigmoid((own - threshold) / across).mean()
