@@ -11,6 +11,8 @@ and Allison 2025, Tables 1 and 2, N = 10:
   folder ``model`` is FOLDER), enlarged to 150×150, a head of FC4-ReLU-FC1 that knows one face among
   nine others. The attacker has 300 pictures of 30 people, heads are of ten others. The paper has
   CelebA.
+  With the published training these heads do not learn (docs/findings.md), so the row says nothing
+  of the backbone.
 
 Features are computed once and kept in the user's cache; the minutes at the end leave out what was
 kept. Backbones that are not installed are told as missing. ``--pictures FOLDER`` writes records
