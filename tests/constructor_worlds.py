@@ -45,6 +45,7 @@ from vestige.attacks import (
 )
 from vestige.attacks.combined_inversion.recipes import Recipe
 from vestige.attacks.head_inversion.affine_copies import AffineCopies
+from vestige.attacks.head_inversion.fine_tuning import FineTuning
 from vestige.bounds import DPSGD, ReleaseDefense
 from vestige.engines import InProcess, LocalProcesses, RayCluster
 from vestige.interfaces import (
@@ -66,6 +67,7 @@ from vestige.priors import (
     PriorTraining,
     PrivateImages,
 )
+from vestige.priors.component_decoders import ComponentDecoder
 from vestige.priors.feature_decoders import ConvolutionalDecoder, FullyConnectedDecoder
 from vestige.records import Column
 from vestige.simulation.dp_sgd import PrivateSteps
@@ -253,7 +255,9 @@ VALID: tuple[Callable[[], Any], ...] = (
     lambda: RehearsedConfidence(InvertingGradients(2)),
     TensorFeatures,
     Recipe,
-    lambda: AffineCopies(1.0, 1.0),
+    lambda: AffineCopies(2, 1.0, 1.0),
+    FineTuning,
+    ComponentDecoder,
     FullyConnectedDecoder,
     ConvolutionalDecoder,
     lambda: defenses.BatchSize(2),

@@ -32,8 +32,8 @@ class ComponentDecoder:
 
     components: int = 320
     ridge: float = 100.0
-    hidden: tuple[int, ...] = (512, 512)
-    dropout: float = 0.1
+    hidden: tuple[int, ...] = (768, 768)
+    dropout: float = 0.2
 
     logistic = False
 

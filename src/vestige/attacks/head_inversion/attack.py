@@ -51,7 +51,7 @@ POLISH_RATES = (0.2, 0.4)
 PASSES = 40
 """Over the prior's records, after which a fully connected decoder learns them by heart."""
 
-PHOTOGRAPH_EXAMPLES = 180_000
+PHOTOGRAPH_EXAMPLES = 300_000
 """Examples after which the decoder of photographs learns its few records by heart."""
 
 AT_A_TIME = 100
@@ -273,9 +273,9 @@ class HeadInversion:
         photographs = replace(
             given,
             decoder=ComponentDecoder(),
-            copies=AffineCopies(shift=0.04, mirrored=True, jitter=0.1),
+            copies=AffineCopies(20, shift=0.04, mirrored=True, jitter=0.1),
             examples=min(self.examples, PHOTOGRAPH_EXAMPLES),
-            fine_tuning=FineTuning(price=6.0, anchor=20.0),
+            fine_tuning=FineTuning(400, price=6.0, anchor=20.0),
         )
         recipes = [drawings, photographs]
         return choose(recipes, pool, estimator, seconds=self.seconds, generator=generator)
