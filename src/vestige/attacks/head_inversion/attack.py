@@ -76,11 +76,10 @@ class HeadInversion:
     coordinate at a time (``head_inversion.coordinates``), less well than those of SGD.
 
     Where several records of a class were trained on, a head holds hardly more than the mean of
-    their features, and the drawing is of whatever record of the class is nearest to it. With
-    equally many of each class features come from a regression over ``regression_heads`` simulated
-    heads (:mod:`vestige.attacks.head_inversion.regression`; 0 for the posterior). A head with
-    fewer outputs than classes determines fewer combinations of features than there are; the rest is
-    the prior's. ``info`` says how many are determined.
+    their features. With equally many of each class features come from a regression over
+    ``regression_heads`` simulated heads (:mod:`.head_inversion.regression`; 0 for the posterior). A
+    head with fewer outputs than classes determines fewer combinations of features than there are;
+    the rest is the prior's. ``info`` says how many are determined.
 
     Confidence is made without the secret. A drawing whose own features are far from those it was
     drawn from, or whose pixels are undecided, is less likely to be the record; how much less is
@@ -100,8 +99,7 @@ class HeadInversion:
     copies
         Affine copies of the public pictures to learn from as well; None for none.
     fine_tuning
-        Tuning of the decoder for true positives at a false positive rate
-        (:mod:`vestige.attacks.head_inversion.fine_tuning`); None for none.
+        Tuning of the decoder for true positives at a false positive rate; None for none.
     seconds
         CPU seconds that a chosen decoder and its choice may take, after features. Counted from
         operations at a nominal speed, so that a seed draws the same on every machine.
