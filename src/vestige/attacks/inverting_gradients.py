@@ -51,8 +51,8 @@ class InvertingGradients:
       variation is added to that of the distance, in a ratio that falls to a tenth; where it starts
       is read off the prior's records (see :mod:`.smoothness`), times ``smoothness``. The paper has
       a weight instead that is chosen by hand and stays: ``total_variation=0.01``, say, and
-      ``smoothness=0``. Stark images (digits of 8 × 8: hardly smoother than
-      noise, with many pixels on the bounds) get no such start.
+      ``smoothness=0``. Stark images (digits of 8 × 8: hardly smoother than noise, with many pixels
+      on the bounds) get no such start.
     - ``tensor_share`` of the distance is the mean of each tensor's own cosine distance, weighed by
       its number of entries, so that deep networks are not matched in one large tensor alone. 0 is
       the paper; None is .3, and 0 for stark images.
@@ -65,8 +65,8 @@ class InvertingGradients:
       .15 for stark images.
     - Adam reads the slope, not its sign, and the rate falls along half a cosine;
       ``signed=True`` takes the sign, and cuts the rate to a tenth after 3/8, 5/8 and 7/8 of the
-      steps, as in the paper. None takes the sign for stark images; a ``learning_rate`` of
-      None is .2 with signs and .1 without.
+      steps, as in the paper. None takes the sign for stark images; a ``learning_rate`` of None is .2
+      with signs and .1 without.
     - ``initialization="normal"`` is the paper; "uniform" starts inside the bounds.
     - Under noise of a known size the polish minimises the plain cosine distance and the total
       variation, which weighs what the prior says it should (see
