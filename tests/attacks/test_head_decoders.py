@@ -19,10 +19,11 @@ from vestige.attacks.head_inversion.affine_copies import AffineCopies
 from vestige.attacks.head_inversion.choice import pair_errors
 from vestige.attacks.head_inversion.fine_tuning import FineTuning, errors_to_others, tuning_loss
 from vestige.attacks.head_inversion.knowledge import PriorKnowledge
-from vestige.attacks.head_inversion.pools import HeadPool, group_scales
+from vestige.attacks.head_inversion.pools import HeadPool
 from vestige.attacks.head_inversion.reading import SimulatedHeads
 from vestige.attacks.head_inversion.recipes import Recipe
 from vestige.attacks.head_inversion.regression import HeadRegression
+from vestige.attacks.head_inversion.scales import group_scales
 from vestige.attacks.head_inversion.withholding import (
     Withholding,
     chance_of_match,

@@ -10,17 +10,21 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from vestige.attacks.head_inversion.estimators import Estimator
-from vestige.attacks.head_inversion.knowledge import PriorKnowledge
-from vestige.attacks.head_inversion.pools import Pool, group_scales
 from vestige.attacks.head_inversion.reading import Heads
-from vestige.attacks.head_inversion.recipes import Recipe
+from vestige.attacks.head_inversion.scales import group_scales
 from vestige.attacks.head_inversion.withholding import Withholding, rate_over_pairs
-from vestige.priors.feature_decoders import FeatureDecoder
+
+if TYPE_CHECKING:
+    from vestige.attacks.head_inversion.estimators import Estimator
+    from vestige.attacks.head_inversion.knowledge import PriorKnowledge
+    from vestige.attacks.head_inversion.pools import Pool
+    from vestige.attacks.head_inversion.recipes import Recipe
+    from vestige.priors.feature_decoders import FeatureDecoder
 
 HELD_BACK = 0.1
 """Most that is held back of the prior's records, as a share."""

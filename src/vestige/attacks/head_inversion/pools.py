@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
 
-from vestige.attacks.head_inversion.channels import Channel
-from vestige.attacks.head_inversion.knowledge import PriorKnowledge
 from vestige.attacks.head_inversion.reading import Heads
-from vestige.attacks.head_inversion.regression import HeadRegression
+
+if TYPE_CHECKING:
+    from vestige.attacks.head_inversion.channels import Channel
+    from vestige.attacks.head_inversion.knowledge import PriorKnowledge
+    from vestige.attacks.head_inversion.regression import HeadRegression
 
 Batch = tuple[Tensor, Tensor, Tensor]
 """Decoder's inputs (b, d), groups (b,), the groups' records (b, k, *shape)."""
-
-RECORDS_FOR_SCALES = 400
-"""Records of a class whose nearest neighbours say how far apart its records are."""
 
 HEADS_AT_A_TIME = 500
 """Heads that are simulated for the next batches of a pool."""
@@ -100,19 +98,3 @@ class HeadPool:
     def learned_from(self, knowledge: PriorKnowledge) -> HeadPool:
         """The same from other records."""
         return replace(self, knowledge=knowledge)
-
-
-def group_scales(knowledge: PriorKnowledge, generator: torch.Generator) -> Tensor:
-    """Median squared error (g,) of a group's records to the nearest other one, in some of them."""
-    scales = []
-    for label in knowledge.groups.classes:
-        own = knowledge.places
-        if label is not None:
-            own = own[knowledge.labels[own] == label]
-        chosen = own[torch.randperm(len(own), generator=generator)[:RECORDS_FOR_SCALES]]
-        flat = knowledge.pictures[chosen].float().flatten(1)
-        gaps = torch.cdist(flat, flat).square() / flat.shape[1]
-        gaps.fill_diagonal_(math.inf)
-        scales.append(gaps.amin(1).median() if len(chosen) > 1 else torch.ones(()))
-    found = torch.stack(scales)
-    return found.clamp_min(1e-3 * float(found.max()) + 1e-12)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 
-from vestige.attacks.head_inversion.affine_copies import AffineCopies
-from vestige.attacks.head_inversion.fine_tuning import FineTuning
-from vestige.attacks.head_inversion.knowledge import PriorKnowledge
-from vestige.attacks.head_inversion.pools import Pool, group_scales
+from vestige.attacks.head_inversion.scales import group_scales
 from vestige.priors.feature_decoders import DecoderForm, FeatureDecoder, train_decoder
 from vestige.records import ImageSpace
+
+if TYPE_CHECKING:
+    from vestige.attacks.head_inversion.affine_copies import AffineCopies
+    from vestige.attacks.head_inversion.fine_tuning import FineTuning
+    from vestige.attacks.head_inversion.knowledge import PriorKnowledge
+    from vestige.attacks.head_inversion.pools import Pool
 
 NOMINAL_RATE = 8e10
 """Floating-point operations of training in a CPU second, those around them included."""

@@ -16,11 +16,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from vestige.attacks.head_inversion.knowledge import PriorKnowledge
+if TYPE_CHECKING:
+    from vestige.attacks.head_inversion.knowledge import PriorKnowledge
 
 REFERENCES = 2_000
 """Public records of a class that drawings are compared with."""
