@@ -107,9 +107,9 @@ def searches(monkeypatch):
     """Iterations of every search that the combined attack runs."""
     counted, followed = [], Problem._followed
 
-    def counting(self, recipe, generator, found):
+    def counting(self, *given):
         counted.append(self.attack.iterations)
-        return followed(self, recipe, generator, found)
+        return followed(self, *given)
 
     monkeypatch.setattr(Problem, "_followed", counting)
     return counted

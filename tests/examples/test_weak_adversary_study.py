@@ -89,9 +89,13 @@ def test_tables_have_a_row_for_every_setting(study, small, world, capsys):
 
 
 def test_what_an_attack_refuses_is_said(study, small, world, capsys):
-    study.optimizers(small, world)
-    (line,) = [x for x in capsys.readouterr().out.splitlines() if x.startswith("Adam, rate")]
-    assert "Adam moves weights out of the span" in line
+    plain = world.victim.model
+    hidden = HeadedModel(plain.backbone, plain.width, plain.outputs, hidden=4)
+    training = replace(world.victim.training, optimizer="adam")
+    refused = replace(world, victim=ReleasedHead(hidden, training))
+    study.Table(small, "Refused", world.words).row("Adam", lambda: small.measured(refused))
+    (line,) = [x for x in capsys.readouterr().out.splitlines() if x.startswith("Adam ")]
+    assert "HeadReconstructor" in line
 
 
 def test_rows_are_left_out_when_the_minutes_are_over(study, capsys):
