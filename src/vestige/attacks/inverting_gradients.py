@@ -65,8 +65,8 @@ class InvertingGradients:
       .15 for stark images.
     - Adam reads the slope, not its sign, and the rate falls along half a cosine;
       ``signed=True`` takes the sign, and cuts the rate to a tenth after 3/8, 5/8 and 7/8 of the
-      steps, as in the paper. None takes the sign for stark images; a ``learning_rate`` of None is .2
-      with signs and .1 without.
+      steps, as in the paper. None takes the sign for stark images; a ``learning_rate`` of None is
+      .2 with signs and .1 without.
     - ``initialization="normal"`` is the paper; "uniform" starts inside the bounds.
     - Under noise of a known size the polish minimises the plain cosine distance and the total
       variation, which weighs what the prior says it should (see
