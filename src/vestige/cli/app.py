@@ -108,6 +108,13 @@ def run_study(
     file: Annotated[
         str, typer.Argument(help="Python file with one study, or FILE.py:NAME of one of several.")
     ],
+    trials: Annotated[
+        int | None, typer.Option(min=1, help="Number of trials; default: as in FILE.")
+    ] = None,
+    heads: Annotated[
+        int | None,
+        typer.Option(min=2, help="Number of heads; more than --out holds are added to it."),
+    ] = None,
     seed: Seed = 0,
     threads: Threads = 1,
     out: Out = None,
@@ -120,7 +127,8 @@ def run_study(
     from vestige.cli.runs import chosen_engine, run_file
 
     chosen = chosen_engine(engine, workers, address)
-    show_report(*run_file(file, None, seed, out, threads, chosen, redact=redact))
+    changes = {"trials": trials, "heads": heads}
+    show_report(*run_file(file, None, seed, out, threads, chosen, redact=redact, **changes))
 
 
 @app.command()

@@ -90,6 +90,9 @@ def run_file(
     given = {name: value for name, value in changes.items() if value is not None}
     with torch_threads(threads):
         study = load_plan(reference, kind)
+        for name in given:
+            if not hasattr(study, name):
+                raise BadInput(f"A {study.kind} has no {name}: leave out --{name}.")
         study = replace(study, **given) if given else study  # pyright: ignore[reportArgumentType, reportCallIssue]
         sizes = [str(study.trials)] if hasattr(study, "trials") else []  # pyright: ignore[reportAttributeAccessIssue]
         stem = str(reference).replace(".py:", "-").removesuffix(".py")

@@ -57,6 +57,11 @@ def some_of(number: int, total: int, noun: str) -> str:
     return f"{count(number) if number else 'none'} of {count(total)} {noun}s"
 
 
+def level(value: float) -> str:
+    """Write a confidence or an error rate, which rounding must not raise: ``97.5%``."""
+    return f"{100 * value:.4g}%"
+
+
 def percent(value: float) -> str:
     """Write a share: whole from 10%, one decimal below and above 99%, then ``<0.1%``."""
     if value <= 0:

@@ -22,7 +22,7 @@ from vestige.reports.report import Findings, Report
 from vestige.studies.field_digests import field_digests
 from vestige.studies.judge import report_on
 from vestige.studies.store import MemoryUnits, RunFolder
-from vestige.studies.study import Header, PredictsTime, Study, UnitStopped
+from vestige.studies.study import Extendable, Header, PredictsTime, Study, UnitStopped
 from vestige.studies.unit_files import UnitResult, is_provisional, unit_in
 
 _log = logging.getLogger("vestige")
@@ -47,9 +47,10 @@ def run(
     are rounded differently.
 
     With a directory every finished unit is on disk at once, and the same call resumes a run that
-    was killed; its CPU time counts the units of all calls. The sizes of a study are fixed in
-    advance (no optional stopping). A unit that stops, or an interruption, ends the run with a
-    report of what is finished.
+    was killed; its CPU time counts the units of all calls. A larger size of an
+    :class:`~vestige.studies.study.Extendable` study adds to the folder, and its report counts the
+    earlier looks; other sizes are fixed in advance. A unit that stops, or an interruption, ends
+    the run with a report of what is finished.
     """
     if isinstance(study, type) or not isinstance(study, Study):
         raise BadInput(f"run takes a study, such as an Audit, not {brief(study)}.")
@@ -69,6 +70,7 @@ def run(
         "kind": study.kind,
         "identity": identity,
         "title": study.heading,
+        **({"size": study.size} if isinstance(study, Extendable) else {}),
         "units": len(names),
         "seed": seed,
     }
@@ -77,7 +79,9 @@ def run(
     opened = (
         nullcontext(MemoryUnits())
         if directory is None
-        else RunFolder.opened(directory, manifest, study.code(), field_digests(study))
+        else RunFolder.opened(
+            directory, manifest, study.code(), field_digests(study), _kept_units(study, names)
+        )
     )
     with opened as store:
         failure, spent, found, expected = None, 0.0, [], ""
@@ -104,7 +108,8 @@ def run(
         found.sort(key=lambda one: one.number)
         if not found and failure is not None and failure.attack is None:
             raise Interrupted(f"Stopped before the first unit was finished. {RESUME}")
-        report = report_on(study.findings(found, Header(seed, checks, failure, times)))
+        about = Header(seed, checks, failure, times, store.earlier_sizes)
+        report = report_on(study.findings(found, about))
         store.write_report(report)
     return report
 
@@ -206,6 +211,18 @@ class _Observed:
 
         with progress.listening(listen):
             return self._work(number)
+
+
+def _kept_units(study: Study[Any], names: Sequence[str]) -> Callable[[int, int], bool]:
+    """Whether a unit of the study at an earlier size is the same unit now: it has one name."""
+
+    def kept(size: int, number: int) -> bool:
+        if not isinstance(study, Extendable):
+            return True
+        before = study.resized(size).units()
+        return number < len(before) and number < len(names) and before[number] == names[number]
+
+    return kept
 
 
 def _expected_time(study: Study[Any], seed: int, units: int) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -48,12 +48,19 @@ _SHOWN = 4
 _SAME_RUN = ("kind", "identity", "seed")
 """What of a manifest every unit of the run repeats."""
 
+_GROWS = ("size", "units")
+"""What of a manifest may grow, where the study can be added to."""
+
+_EARLIER = "earlier_sizes"
+"""Where a manifest holds the sizes that the run had before more was added."""
+
 _log = logging.getLogger("vestige")
 
 _DIFFERENCES = {
     "kind": "a run of another kind, {held}",
     "identity": "another study: its data, models, attacks or settings are not these",
     "title": "a study with another title, {held}",
+    "size": "a study of size {held}, not {wanted}",
     "units": "a study of {held} units, not {wanted}",
     "seed": "a study with seed {held}, not {wanted}",
 }
@@ -65,6 +72,8 @@ CHOSEN = "chosen_attacks"
 
 class MemoryUnits:
     """Keeps finished units for as long as the process lives."""
+
+    earlier_sizes: tuple[int, ...] = ()
 
     def __init__(self) -> None:
         self._contents: dict[int, bytes] = {}
@@ -102,14 +111,18 @@ class RunFolder:
         manifest: Mapping[str, str | int],
         code: Mapping[str, str],
         fields: Mapping[str, str] | None = None,
+        kept: Callable[[int, int], bool] | None = None,
     ) -> Iterator[RunFolder]:
         """Create a run folder, or resume one of the same study; one process at a time.
+
+        A manifest with a ``size`` larger than that of the folder adds to it; ``kept`` says of an
+        earlier size and the number of a unit whether that unit is the same in the larger study.
 
         Finished units must have been made by this version of Vestige and by the same ``code``:
         rates over units of two programs would describe neither. ``fields`` are digests of the
         study's fields, which let a refusal name those that differ.
         """
-        same = {key: manifest[key] for key in _SAME_RUN}
+        same = {key: manifest[key] for key in (*_SAME_RUN, "size") if key in manifest}
         run = cls(Path(path), {**same, "vestige": __version__, "code": dict(code)})
         wanted = {**manifest, "schema": SCHEMA, _FIELDS: dict(fields or {})}
         with explain_errors(run.path):
@@ -118,7 +131,7 @@ class RunFolder:
             refuse_links(run.path, "units")
         with lock_folder(run.path):
             with explain_errors(run.path):
-                run._claim(wanted)
+                run._claim(wanted, kept or (lambda size, number: True))
             for number in run.finished():
                 run.read(number)  # damage is reported before hours of work, not after
             yield run
@@ -150,7 +163,8 @@ class RunFolder:
                 f"{self.path} was written in format {brief(held.get('schema'))}, this is format "
                 f"{wanted['schema']}: name a new folder, or use the version that wrote it."
             )
-        for key in (key for key in wanted if key != _FIELDS):
+        apart = (_FIELDS, *(_GROWS if _grows(held, wanted) else ()))
+        for key in (key for key in wanted if key not in apart):
             if held.get(key) != wanted[key]:
                 said = _DIFFERENCES.get(key, f"another study, with another {key}")
                 said = said.format(held=brief(held.get(key)), wanted=wanted[key])
@@ -178,21 +192,43 @@ class RunFolder:
                 f"{self.path} holds other files and no run: name an empty or a new folder."
             )
 
-    def _claim(self, wanted: Mapping[str, Any]) -> None:
+    def _claim(self, wanted: Mapping[str, Any], kept: Callable[[int, int], bool]) -> None:
         """Make the folder this study's own; the lock is held."""
         self._refuse_others(wanted)
         make_folder(self.path / "units")
         sweep(self.path)
         sweep(self.path / "units")
+        earlier: list[int] = []
         try:
-            self.manifest()
+            held = self.manifest()
+            if not _grows(held, wanted):
+                return
+            earlier = [*_sizes(held.get(_EARLIER)), held["size"]]
         except BadInput:  # new, or lost and rebuilt from its units
             if self.finished():
                 _log.warning(
                     "%s was lost or damaged; it was rebuilt from the finished units.",
                     self.path / "manifest.json",
                 )
-            write_atomically(self.path / "manifest.json", mapping_bytes(wanted))
+                planned = {self._planned_size(number) for number in self.finished()}
+                earlier = [size for size in _sizes(sorted(planned)) if size < wanted["size"]]
+        if earlier:
+            # Units go before the manifest says so: a run killed between computes them again.
+            for number in self.finished():
+                if not kept(earlier[-1], number):
+                    self._unit(number).unlink()
+        more = {_EARLIER: earlier} if earlier else {}
+        write_atomically(self.path / "manifest.json", mapping_bytes({**wanted, **more}))
+
+    @property
+    def earlier_sizes(self) -> tuple[int, ...]:
+        """The sizes that the run had before more was added, in their order."""
+        return tuple(_sizes(self.manifest().get(_EARLIER)))
+
+    def _planned_size(self, number: int) -> int:
+        """The size of the run when a unit was written; 0 if the unit says none."""
+        held = read_unit(self._unit(number), number)[1].get("size")
+        return held if isinstance(held, int) else 0
 
     def manifest(
         self, remedy: str = "name a new folder", *, digest: bool = False
@@ -280,6 +316,18 @@ class RunFolder:
 
     def _unit(self, number: int) -> Path:
         return self.path / "units" / f"{number:06d}.safetensors"
+
+
+def _grows(held: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Whether a manifest asks for more of the same study than a folder was planned with."""
+    before, now = held.get("size"), wanted.get("size")
+    return isinstance(before, int) and isinstance(now, int) and 0 < before < now
+
+
+def _sizes(held: object) -> list[int]:
+    """The positive whole numbers of a list in a document."""
+    known = held if isinstance(held, list) else []
+    return [size for size in known if isinstance(size, int) and size > 0]
 
 
 def _differing(held: object, wanted: Mapping[str, str]) -> str:

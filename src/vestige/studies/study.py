@@ -25,13 +25,15 @@ F = TypeVar("F", bound=Findings, covariant=True)
 class Header:
     """What a run knows beside the results of its units.
 
-    ``failure`` says why units are missing, if they are.
+    ``failure`` says why units are missing, if they are. ``earlier_sizes`` are those that the run
+    was planned with before more was added, in their order.
     """
 
     seed: int
     preflight: tuple[Check, ...]
     failure: Failure | None
     times: Times
+    earlier_sizes: tuple[int, ...] = ()
 
 
 class UnitStopped(VestigeError):
@@ -62,6 +64,26 @@ class PredictsTime(Protocol):
 
     def expected_time(self, seed: int, units: int) -> str:
         """A sentence if so many units take long; empty if not, or if that cannot be told."""
+        ...
+
+
+@runtime_checkable
+class Extendable(Protocol):
+    """A study that a run folder can add to: more heads of the same kind, more trials.
+
+    Its identity leaves the size out. A unit whose name is the same at two sizes is the same unit,
+    under the same number; one whose name differs, such as a block that was not full, runs again.
+    Looking at a report before adding to it gives several chances, so findings must count
+    ``Header.earlier_sizes`` against their limits.
+    """
+
+    @property
+    def size(self) -> int:
+        """How many heads or trials."""
+        ...
+
+    def resized(self, size: int) -> Study[Findings]:
+        """The same study with another size."""
         ...
 
 

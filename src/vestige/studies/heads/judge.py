@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from vestige.reports.heads import CountedRates, HeadFindings, HeadRates
-from vestige.reports.numbers import at_least, count, one_in, p_value, percent, quantity
+from vestige.reports.numbers import at_least, count, level, one_in, p_value, percent, quantity
 from vestige.reports.parts import Rate, Verdict, VerdictKind
 from vestige.reports.report import Judgement
 from vestige.statistics.paired import MOST
@@ -81,7 +83,7 @@ def _rate_sentence(rates: HeadRates, best: CountedRates, lower: float | None) ->
     said = f"{value} of the reconstructions passed {threshold}"
     said += f" that {one_in(rates.false_positive_rate)} reconstructions of other heads pass"
     if lower is not None:
-        said += f": at least {at_least(lower)}, with {percent(rates.confidence)} confidence"
+        said += f": at least {at_least(lower)}, with {level(rates.confidence)} confidence"
     said += f", in {count(rates.heads)} heads of {count(rates.set_size)} images each."
     if rates.conditional and len(rates.counted) > 1:
         every = [f"{o.name} {percent(o.operating_point.true_positive_rate)}" for o in rates.counted]
@@ -102,8 +104,10 @@ def _redrawn_sentence(rate: Rate | None) -> str:
     )
 
 
-def head_limits(rates: HeadRates) -> tuple[str, ...]:
-    """Say what the study does not show."""
+def head_limits(
+    rates: HeadRates, earlier_sizes: Sequence[int] = (), confidence: float = 0.95
+) -> tuple[str, ...]:
+    """Say what the study does not show; ``confidence`` is what was planned."""
     nearest = (
         "The threshold is how far images of this kind usually lie from the nearest other one: a "
         "reconstruction beyond it can still be recognised, and one within it can be a blur."
@@ -118,4 +122,18 @@ def head_limits(rates: HeadRates) -> tuple[str, ...]:
         "Limits come from drawing the heads again with replacement. They are approximate, and the "
         f"spread is estimated from {count(rates.heads)} heads; the tests are exact.",
         "One head was read at a time. Several heads trained on the same images reveal more.",
+        *_added(rates, earlier_sizes, confidence),
+    )
+
+
+def _added(rates: HeadRates, earlier_sizes: Sequence[int], confidence: float) -> tuple[str, ...]:
+    """Say that heads were added to a study, and what that costs."""
+    if not earlier_sizes:
+        return ()
+    sizes = ", ".join(map(count, earlier_sizes))
+    return (
+        f"Heads were added: the study was planned with {sizes} and has {count(rates.heads)} now. "
+        f"Limits and tests are at {level(rates.confidence)} instead of {level(confidence)}, so "
+        f"that reports after additions are wrong at most {level(1 - confidence)} of the time, "
+        "however many there are. The report before the first addition has an error of its own.",
     )

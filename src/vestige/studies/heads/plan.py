@@ -63,7 +63,9 @@ class HeadStudy:
     for each; their accuracy is measured on ``held_out``, and δ is n^(−1.1) for n training images,
     as in the paper. ``shadows`` (n, size) are weights of simulated heads, for the Gaussian
     surrogates of the paper; ``decoder`` draws the ceiling from true features. A unit of work is a
-    block of heads under one mechanism.
+    block of heads under one mechanism. More ``heads`` in the same folder are added to those that
+    are there; each addition halves the error that limits and tests may have, so that all additions
+    together stay within that of ``confidence``.
     """
 
     attack: Attack
@@ -148,9 +150,23 @@ class HeadStudy:
         """Units under one mechanism."""
         return -(-self.heads // BLOCK)
 
+    @property
+    def size(self) -> int:
+        """How many heads; more can be added later."""
+        return self.heads
+
+    def resized(self, size: int) -> HeadStudy:
+        """The same study with another number of heads."""
+        return replace(self, heads=size)
+
+    def block(self, number: int) -> tuple[int, range]:
+        """The mechanism of a unit, and its heads."""
+        block, which = divmod(number, len(self.victims))
+        return which, range(block * BLOCK, min((block + 1) * BLOCK, self.heads))
+
     def identity(self) -> str:
-        """Digest of records, model, attack and settings."""
-        facts = [self.heading, self.heads, self.false_positive_rate, self.confidence]
+        """Digest of records, model, attack and settings, but for the number of heads."""
+        facts = [self.heading, self.false_positive_rate, self.confidence]
         facts += [self.attack.name, attack_settings(self.attack), self.victim.describe()]
         facts += [str(one) for one in self.mechanisms] + [self.decoder is not None, BLOCK]
         parts = [self.records, self.prior.records]
@@ -179,13 +195,12 @@ class HeadStudy:
         )
 
     def units(self) -> list[str]:
-        """Blocks of heads, without and with each mechanism."""
+        """Blocks of heads, each without and with each mechanism."""
         names = []
-        for number in range(len(self.victims)):
-            under = "" if number == 0 else f", mechanism {number} of {len(self.mechanisms)}"
-            for block in range(self.blocks):
-                last = min((block + 1) * BLOCK, self.heads)
-                names.append(f"heads {block * BLOCK + 1} to {last}{under}")
+        for number in range(self.blocks * len(self.victims)):
+            which, heads = self.block(number)
+            under = "" if which == 0 else f", mechanism {which} of {len(self.mechanisms)}"
+            names.append(f"heads {heads.start + 1} to {heads.stop}{under}")
         return names
 
     def prepare(self, seed: int) -> HeadWork:
@@ -205,18 +220,19 @@ class HeadStudy:
         return HeadWork(self, tuple(prepared), self.sets(seed), seed)
 
     def check(self, result: UnitResult) -> None:
-        """Raise BadInput if a stored block holds no images."""
-        if "images" not in result.tensors:
+        """Raise BadInput if a stored block does not hold the images of its heads."""
+        _, heads = self.block(result.number)
+        if "images" not in result.tensors or len(result.tensors["images"]) != len(heads):
             raise BadInput(damaged_unit(result.number))
 
     def findings(self, results: Sequence[UnitResult], about: Header) -> HeadFindings:
         """Rates and pictures of the heads that were read."""
-        sets = self.sets(about.seed)
+        sets, confidence = self.sets(about.seed), self._confidence(about.earlier_sizes)
         studied = []
         for number in range(len(self.victims)):
-            own = [one for one in results if one.number // self.blocks == number]
+            own = [one for one in results if self.block(one.number)[0] == number]
             if len(own) == self.blocks:
-                studied.append(self._studied(own, sets, about.seed, number))
+                studied.append(self._studied(own, sets, about.seed, number, confidence))
         if not studied:
             raise BadInput(
                 "Too few heads are finished to report on any: rerun the same command to resume."
@@ -249,10 +265,10 @@ class HeadStudy:
             privacy_secret=secret,
             accuracy=None if main.accuracies is None else float(main.accuracies.mean()),
             seed=about.seed,
-            limits=head_limits(main.rates),
+            limits=head_limits(main.rates, about.earlier_sizes, self.confidence),
             settings={
                 **self.victim.describe(),
-                "Heads": count(self.heads),
+                "Heads": _heads_in_words(self.heads, about.earlier_sizes),
                 "Images to train on, prior": f"{count(len(self.records))}, "
                 f"{count(len(self.prior.records))}",
                 "Seed": str(about.seed),
@@ -265,8 +281,17 @@ class HeadStudy:
             blocks_finished=len(results),
         )
 
+    def _confidence(self, earlier_sizes: Sequence[int]) -> float:
+        """The confidence of a report after so many additions; their errors sum to that planned."""
+        return 1 - (1 - self.confidence) / 2 ** len(earlier_sizes)
+
     def _studied(
-        self, results: Sequence[UnitResult], sets: TrainingSets, seed: int, number: int
+        self,
+        results: Sequence[UnitResult],
+        sets: TrainingSets,
+        seed: int,
+        number: int,
+        confidence: float,
     ) -> StudiedHeads:
         readings = HeadReadings.joined([HeadReadings.of(one.tensors) for one in results])
         drawn = drawn_heads(
@@ -278,7 +303,7 @@ class HeadStudy:
             generator=stream(seed, "prior draws", number),
         )
         thresholds = nearest_neighbor_thresholds(self.records, self.prior.records)
-        rates = rates_of(drawn, thresholds, self.false_positive_rate, self.confidence)
+        rates = rates_of(drawn, thresholds, self.false_positive_rate, confidence)
         accuracies = readings.accuracies
         return StudiedHeads(drawn, rates, None if accuracies is None else accuracies.numpy())
 
@@ -304,9 +329,8 @@ class HeadWork:
     def __call__(self, number: int) -> bytes:
         """Train and read one block; every head has its own stream of randomness."""
         study = self.study
-        which, block = divmod(number, study.blocks)
-        heads = range(block * BLOCK, min((block + 1) * BLOCK, study.heads))
-        victim = study.victims[which]
+        which, heads = study.block(number)
+        victim, block = study.victims[which], heads.start // BLOCK
         tested = not isinstance(victim.training.makeup, OneAgainstRest)
         readings = read_heads(
             self.prepared[which],
@@ -321,6 +345,13 @@ class HeadWork:
             held_out=study.held_out if tested else None,
         )
         return unit_bytes("{}", readings.tensors())
+
+
+def _heads_in_words(heads: int, earlier_sizes: Sequence[int]) -> str:
+    """How many heads, and from how many they were extended."""
+    if not earlier_sizes:
+        return count(heads)
+    return f"{count(heads)}, extended from {', '.join(map(count, earlier_sizes))}"
 
 
 def _privacy_point(
