@@ -41,6 +41,9 @@ VARIANTS = {
     "decay and momentum": replace(TRAINING, weight_decay=0.05, momentum=0.8),
     "shuffled batches": replace(TRAINING, batch_size=4),
     "adam": replace(TRAINING, optimizer="adam", learning_rate=0.01, weight_decay=0.01),
+    "adamw, linear schedule": replace(
+        TRAINING, optimizer="adamw", learning_rate=0.02, weight_decay=0.3, schedule="linear"
+    ),
     "class weights": replace(TRAINING, class_weights=tuple(1 + i / 4 for i in range(10))),
     "label map": replace(TRAINING, makeup=ClassCounts((1,) * 10, (0, 1, 2, 0, 1, 2, 0, 1, 2, 0))),
 }
@@ -177,7 +180,7 @@ def test_a_weak_adversary_is_told_sorted_labels_and_no_weights(digits):
         (lambda: replace(TRAINING, epochs=0), "epoch"),
         (lambda: replace(TRAINING, learning_rate=float("nan")), "learning_rate"),
         (lambda: replace(TRAINING, class_weights=(1.0,)), "class weights"),
-        (lambda: replace(TRAINING, optimizer="lion"), "'sgd' or 'adam'"),
+        (lambda: replace(TRAINING, optimizer="lion"), "'sgd', 'adam' or 'adamw'"),
         (lambda: replace(TRAINING, private=DPSGD(1, 0.5, 2), batch_size=2), "Poisson"),
         (lambda: HeadedModel(nn.Sequential(nn.BatchNorm1d(3)), 3, 2), "train mode"),
         (lambda: ReleasedHead(headed(4), TRAINING), "labels"),

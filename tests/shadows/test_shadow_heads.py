@@ -38,6 +38,9 @@ VARIANTS = {
     "class weights": replace(TRAINING, class_weights=(1.0, 3.0, 0.5), batch_size=4),
     "label map": replace(TRAINING, makeup=ClassCounts((2, 3, 4), (0, 1, 0))),
     "adam": replace(TRAINING, optimizer="adam", learning_rate=0.02, weight_decay=0.1),
+    "adamw, linear": replace(
+        TRAINING, optimizer="adamw", learning_rate=0.02, weight_decay=0.5, schedule="linear"
+    ),
     "adam in batches": replace(TRAINING, optimizer="adam", batch_size=4, learning_rate=0.02),
     "more records than features": replace(
         TRAINING, makeup=ClassCounts((20,) * 3), batch_size=32, momentum=0.5
@@ -74,9 +77,13 @@ def plain_head(
     settings = {"lr": training.learning_rate, "weight_decay": training.weight_decay}
     if training.optimizer == "adam":
         optimizer = torch.optim.Adam(head.parameters(), **settings)
+    elif training.optimizer == "adamw":
+        optimizer = torch.optim.AdamW(head.parameters(), **settings)
     else:
         optimizer = torch.optim.SGD(head.parameters(), momentum=training.momentum, **settings)
     weights = torch.tensor(training.class_weights or (1.0,) * 9, dtype=made.features.dtype)
+    end = 0.0 if training.schedule == "linear" else 1.0
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, end, total_iters=len(batches))
     for batch in batches:
         logits, goals = head(made.features[members[batch]]), targets[batch]
         if logits.shape[1] == 1:
@@ -89,6 +96,7 @@ def plain_head(
         optimizer.zero_grad()
         (weights[goals] * losses).mean().backward()
         optimizer.step()
+        schedule.step()
     return torch.cat([p.detach().flatten() for p in head.parameters()])
 
 

@@ -33,9 +33,12 @@ class HeadTraining:
 
     Initial weights are normal with deviation ``initial_deviation``, biases zero. Every epoch goes
     through all records, in one batch or in shuffled ones of ``batch_size``. Weight decay is the
-    optimiser's own (L2, biases too). ``class_weights`` multiply the losses of the head's labels;
-    the loss is the mean over the batch. With ``private``, DP-SGD takes the place of the epochs: its
-    steps, Poisson sampling at its rate, clipping, noise, and division by the expected batch.
+    optimiser's own (biases too): L2, or for ``optimizer="adamw"`` that of Loshchilov and Hutter
+    2019, Algorithm 2. ``schedule="linear"`` lets the rate of Adam and AdamW fall to zero over all
+    steps, as trainers of transformers do by default. ``class_weights`` multiply the losses of the
+    head's labels; the loss is the mean over the batch. With ``private``, DP-SGD takes the place of
+    the epochs: its steps, Poisson sampling at its rate, clipping, noise, and division by the
+    expected batch.
     ``makeup`` says how the training set is made up.
     """
 
@@ -45,7 +48,8 @@ class HeadTraining:
     weight_decay: float = 0.0
     momentum: float = 0.0
     batch_size: int | None = None
-    optimizer: Literal["sgd", "adam"] = "sgd"
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    schedule: Literal["constant", "linear"] = "constant"
     class_weights: tuple[float, ...] | None = None
     initial_deviation: float = 0.002
     private: DPSGD | None = None
@@ -61,8 +65,12 @@ class HeadTraining:
             raise BadInput("Weight decay and the deviation of initial weights are not negative.")
         if self.batch_size is not None and self.batch_size < 1:
             raise BadInput("The batch size is at least 1, or None for all records.")
-        if self.optimizer == "adam" and self.momentum:
+        if self.adaptive and self.momentum:
             raise BadInput("Adam has a momentum of its own: leave momentum at 0.")
+        if self.schedule != "constant" and not self.adaptive:
+            raise BadInput(
+                "A schedule is simulated for Adam and AdamW: leave schedule at 'constant' for SGD."
+            )
         if self.class_weights is not None:
             if len(self.class_weights) != self.makeup.outputs:
                 raise BadInput(
@@ -86,6 +94,17 @@ class HeadTraining:
             )
         if self.private.clipping_norm is None:
             raise BadInput("DP-SGD clips gradients: give the mechanism its clipping_norm.")
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether each weight has a step size of its own (Adam, AdamW)."""
+        return self.optimizer in ("adam", "adamw")
+
+    def rate(self, step: int) -> float:
+        """The learning rate of a step, counted from 1."""
+        if self.schedule == "constant":
+            return self.learning_rate
+        return self.learning_rate * (1 - (step - 1) / self.steps)
 
     @property
     def steps(self) -> int:
@@ -193,8 +212,12 @@ def unrolled(
             return (weights[members] * loss_of_records(parameters, members)).mean()
 
         slopes = torch.func.grad(objective)(current)
-        slopes = {n: g + training.weight_decay * current[n] for n, g in slopes.items()}
-        if training.optimizer == "adam":
+        rate = training.rate(step)
+        if training.optimizer == "adamw":
+            current = {n: (1 - rate * training.weight_decay) * p for n, p in current.items()}
+        else:
+            slopes = {n: g + training.weight_decay * current[n] for n, g in slopes.items()}
+        if training.adaptive:
             means = {n: BETAS[0] * means[n] + (1 - BETAS[0]) * g for n, g in slopes.items()}
             squares = {
                 n: BETAS[1] * squares[n] + (1 - BETAS[1]) * g.square() for n, g in slopes.items()
@@ -204,7 +227,7 @@ def unrolled(
         elif training.momentum:
             means = {n: training.momentum * means[n] + g for n, g in slopes.items()}
             slopes = means
-        current = {n: p - training.learning_rate * slopes[n] for n, p in current.items()}
+        current = {n: p - rate * slopes[n] for n, p in current.items()}
     return current
 
 

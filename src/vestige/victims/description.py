@@ -78,6 +78,8 @@ def _head_words(simulator: HeadSimulator) -> tuple[str, str]:
     if training.private is not None:
         words = [in_words(training.private)]
     words.append(f"learning rate {training.learning_rate:g}")
+    if training.schedule == "linear":
+        words.append("falling to 0")
     if training.batch_size is not None:
         words.append(f"batch {training.batch_size}")
     if training.momentum:

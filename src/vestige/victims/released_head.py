@@ -106,7 +106,9 @@ class ReleasedHead:
         else:
             order = torch.Generator().manual_seed(simulator.order or 0)
             optimizer = _optimizer(training, head)
-            for members in training.batches(len(secret), order):
+            for step, members in enumerate(training.batches(len(secret), order), 1):
+                for group in optimizer.param_groups:
+                    group["lr"] = training.rate(step)
                 optimizer.zero_grad()
                 losses(head, members).mean().backward()
                 optimizer.step()
@@ -124,8 +126,9 @@ class ReleasedHead:
 
 def _optimizer(training: HeadTraining, head: nn.Module) -> torch.optim.Optimizer:
     rate, decay = training.learning_rate, training.weight_decay
-    if training.optimizer == "adam":
-        return torch.optim.Adam(head.parameters(), lr=rate, weight_decay=decay)
+    if training.adaptive:
+        kind = torch.optim.Adam if training.optimizer == "adam" else torch.optim.AdamW
+        return kind(head.parameters(), lr=rate, weight_decay=decay)
     return torch.optim.SGD(
         head.parameters(), lr=rate, weight_decay=decay, momentum=training.momentum
     )

@@ -75,7 +75,7 @@ class PriorKnowledge:
     @property
     def by_adam(self) -> bool:
         """Whether Adam trains the heads: they have no coefficients."""
-        return self.factory.training.optimizer == "adam"
+        return self.factory.training.adaptive
 
     @property
     def linear(self) -> LinearTraining:

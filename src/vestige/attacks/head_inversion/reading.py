@@ -141,7 +141,7 @@ def check_training(training: HeadTraining, hidden: int | None) -> None:
     """Refuse trainings of heads with hidden layers whose features cannot be estimated."""
     if hidden is None:
         return
-    if training.optimizer == "adam":
+    if training.adaptive:
         raise BadInput(
             "Head inversion reads heads with hidden layers that SGD trained: what Adam makes of "
             "their features could not be learned, so use HeadReconstructor."

@@ -43,7 +43,7 @@ def for_trained_model(public: Public) -> Choice:
         return Choice(attacks.ReconstructorNetwork(), reason)
     if isinstance(simulator, HeadSimulator):
         training, hidden = simulator.training, simulator.model.hidden
-        if training.optimizer == "adam" or (hidden is not None and training.private is not None):
+        if training.adaptive or (hidden is not None and training.private is not None):
             reason = "Features are inferred badly or not at all through this training (Adam, or "
             reason += "private steps with a hidden layer): a network learns from simulated heads."
             return Choice(attacks.HeadReconstructor(), reason)

@@ -30,9 +30,9 @@ class FreeLayer:
         self.weights, self.biases = weights, torch.zeros_like(weights[..., 0])
         self._training, self._generator = training, generator
         self._taken = 0
-        if training.momentum or training.optimizer == "adam":
+        if training.momentum or training.adaptive:
             self._means = [torch.zeros_like(weights), torch.zeros_like(self.biases)]
-        if training.optimizer == "adam":
+        if training.adaptive:
             self._squares = [torch.zeros_like(weights), torch.zeros_like(self.biases)]
 
     def outputs(self, inputs: Tensor) -> Tensor:
@@ -55,9 +55,11 @@ class FreeLayer:
         scale = rate / training.learning_rate
         found = [torch.bmm(slopes, inputs.mT).mul_(scale), slopes.sum(2).mul_(scale)]
         for place, (values, slope) in enumerate(zip((self.weights, self.biases), found)):
-            if training.weight_decay:
+            if training.optimizer == "adamw":
+                values.mul_(1 - training.rate(self._taken) * training.weight_decay)
+            elif training.weight_decay:
                 slope.add_(values, alpha=training.weight_decay)
-            if training.optimizer == "adam":
+            if training.adaptive:
                 self._move_by_adam(place, values, slope)
             else:
                 mean = self._means[place].mul_(training.momentum).add_(slope)
@@ -73,7 +75,7 @@ class FreeLayer:
         square = self._squares[place].mul_(BETAS[1]).addcmul_(slope, slope, value=1 - BETAS[1])
         first, second = 1 - BETAS[0] ** self._taken, 1 - BETAS[1] ** self._taken
         scale = square.div(second).sqrt_().add_(STABILITY)
-        values.addcdiv_(mean, scale, value=-self._training.learning_rate / first)
+        values.addcdiv_(mean, scale, value=-self._training.rate(self._taken) / first)
 
     def _add_noise(self) -> None:
         for values in (self.weights, self.biases):
