@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from vestige.attacks.head_inversion.affine_copies import AffineCopies
 from vestige.attacks.head_inversion.channels import AnalyticChannel, Channel, MeasuredChannel
@@ -21,16 +19,17 @@ from vestige.attacks.head_inversion.estimators import (
     LinearHeadEstimator,
 )
 from vestige.attacks.head_inversion.fine_tuning import FineTuning
+from vestige.attacks.head_inversion.inverter import HeadInverter, comparable_features
 from vestige.attacks.head_inversion.knowledge import PriorKnowledge
-from vestige.attacks.head_inversion.pools import ChannelPool, HeadPool, Pool
+from vestige.attacks.head_inversion.mixture_posterior import MixtureEstimator
+from vestige.attacks.head_inversion.pools import ChannelPool, EstimatePool, HeadPool, Pool
 from vestige.attacks.head_inversion.posterior import posterior
-from vestige.attacks.head_inversion.reading import Heads, read_head
+from vestige.attacks.head_inversion.reading import SimulatedHeads
 from vestige.attacks.head_inversion.recipes import Recipe
 from vestige.attacks.head_inversion.regression import HeadRegression
-from vestige.attacks.head_inversion.withholding import Withholding
 from vestige.choices import check_fields
 from vestige.errors import BadInput
-from vestige.interfaces import ModelRelease, Observation, Public, Reconstruction
+from vestige.interfaces import ModelRelease, Public
 from vestige.priors.component_decoders import ComponentDecoder
 from vestige.priors.feature_decoders import (
     DecoderForm,
@@ -54,9 +53,6 @@ PASSES = 40
 PHOTOGRAPH_EXAMPLES = 300_000
 """Examples after which the decoder of photographs learns its few records by heart."""
 
-AT_A_TIME = 100
-"""Released heads whose features are estimated together."""
-
 
 @dataclass(frozen=True)
 class HeadInversion:
@@ -78,8 +74,10 @@ class HeadInversion:
     Where several records of a class were trained on, a head holds hardly more than the mean of
     their features. With equally many of each class features come from a regression over
     ``regression_heads`` simulated heads (:mod:`.head_inversion.regression`; 0 for the posterior). A
-    head with fewer outputs than classes determines fewer combinations of features than there are;
-    the rest is the prior's. ``info`` says how many are determined.
+    head with one logit for more than two classes holds one or two mixtures of all features, which
+    the classes' covariances take apart (:mod:`.head_inversion.mixture_posterior`); its decoder
+    learns from estimates of ``mixture_heads`` simulated heads (0 for the posterior above). ``info``
+    says how many combinations of features are determined.
 
     Confidence is made without the secret. A drawing whose own features are far from those it was
     drawn from, or whose pixels are undecided, is less likely to be the record; how much less is
@@ -117,6 +115,7 @@ class HeadInversion:
     shadows: int = 300
     coefficient_shadows: int = 8_000
     regression_heads: int = 30_000
+    mixture_heads: int = 10_000
     copies: AffineCopies | None = None
     fine_tuning: FineTuning | None = None
     seconds: float = 300.0
@@ -141,7 +140,7 @@ class HeadInversion:
             self,
             counts=("examples", "rank", "batch_size"),
             positive=("learning_rate", "seconds"),
-            not_negative=("shadows", "polish_steps", "regression_heads"),
+            not_negative=("shadows", "polish_steps", "regression_heads", "mixture_heads"),
             least={"coefficient_shadows": 20},
         )
         if self.polish_rate is not None and self.polish_rate <= 0:
@@ -160,6 +159,9 @@ class HeadInversion:
         if self._regressed(knowledge):
             estimator = HeadRegression.learned(knowledge, self.regression_heads, generator)
             pool: Pool = HeadPool(knowledge, estimator)
+        elif self._mixed(knowledge):
+            estimator = self._estimator(knowledge, generator)
+            pool = EstimatePool.simulated(knowledge, estimator, self.mixture_heads, generator)
         else:
             estimator = self._estimator(knowledge, generator)
             pool = ChannelPool(knowledge, self._channel(knowledge, estimator, generator))
@@ -189,8 +191,24 @@ class HeadInversion:
             and len(set(counts)) == 1
         )
 
+    def _mixed(self, knowledge: PriorKnowledge) -> bool:
+        """Whether a head with one logit mixes the features of more records than it has rows for."""
+        training = knowledge.factory.training
+        return (
+            self.mixture_heads > 0
+            and self.shadows > 0
+            and training.optimizer == "sgd"
+            and training.private is None
+            and knowledge.factory.model.outputs <= 2 < len(knowledge.groups)
+            and None not in knowledge.groups.classes
+        )
+
     def _estimator(self, knowledge: PriorKnowledge, generator: torch.Generator) -> Estimator:
         linear = knowledge.linear
+        if self._mixed(knowledge):
+            factory = replace(knowledge.factory, coefficients=True)
+            some = SimulatedHeads.drawn(factory, self.coefficient_shadows, generator)
+            return MixtureEstimator.learned(knowledge, some, generator=generator)
         if knowledge.by_adam:
             return self._coordinate_estimator(knowledge, generator)
         if knowledge.hidden is None:
@@ -271,7 +289,10 @@ class HeadInversion:
         photographs = replace(
             given,
             decoder=ComponentDecoder(),
-            copies=AffineCopies(20, shift=0.04, mirrored=True, jitter=0.1),
+            # Copies have no simulated heads of their own, which that pool consists of.
+            copies=None
+            if isinstance(pool, EstimatePool)
+            else AffineCopies(20, shift=0.04, mirrored=True, jitter=0.1),
             examples=min(self.examples, PHOTOGRAPH_EXAMPLES),
             fine_tuning=FineTuning(400, price=6.0, anchor=20.0),
         )
@@ -291,110 +312,9 @@ def _confidence(
     seen = knowledge.drawn_features(drawings)
     return Confidence.learned(
         drawings.cpu(),
-        *_comparable(estimator, seen, rows.cpu(), groups.cpu()),
+        *comparable_features(estimator, seen, rows.cpu(), groups.cpu()),
         groups.cpu(),
         errors,
         count=len(knowledge.groups),
         space=knowledge.public.space,
     )
-
-
-def _comparable(
-    estimator: Estimator, seen: Tensor, rows: Tensor, groups: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Features of drawings and what these were drawn from, in the same coordinates."""
-    if not isinstance(estimator, HeadRegression):
-        return seen, rows
-    place = estimator.mean_place
-    return estimator.of_records(seen, groups)[:, place], rows[:, place]
-
-
-@dataclass(frozen=True)
-class HeadInverter:
-    """A prepared inversion: reads one released head, or many at once, which costs far less each."""
-
-    knowledge: PriorKnowledge
-    estimator: Estimator
-    decoder: FeatureDecoder
-    confidence: Confidence
-    recipe: Recipe
-    rehearsed: dict[str, float]
-    withholding: Withholding | None = None
-
-    def __call__(self, observation: Observation, generator: torch.Generator) -> Reconstruction:
-        """Draw what one head was trained on."""
-        return self.many([observation])[0]
-
-    def many(self, observations: Sequence[Observation]) -> list[Reconstruction]:
-        """Draw what each of many heads was trained on."""
-        groups, public = self.knowledge.groups, self.knowledge.public
-        for observation in observations:
-            if observation.hints.batch_size not in (None, groups.size):
-                raise BadInput(
-                    f"The head was trained on {groups.size} records by what is known of its "
-                    f"training, not on {observation.hints.batch_size}: audit it with "
-                    f"batch_size={groups.size}."
-                )
-        heads = [read_head(observation.release.tensors, public) for observation in observations]
-        results: list[Reconstruction] = []
-        for start in range(0, len(heads), AT_A_TIME):
-            some = Heads.joined(heads[start : start + AT_A_TIME])
-            results += [self._drawn(features) for features in self.estimator(some)]
-        return results
-
-    def withheld(self, drawings: Tensor, labels: Tensor) -> Tensor:
-        """Which drawings (n, *shape) of labels (n,) any training set may match by chance.
-
-        All false where the decoder was not chosen on simulated heads. Nothing is left out of what
-        the attack returns; rates without these drawings are one more way to count.
-        """
-        if self.withholding is None:
-            return torch.zeros(len(drawings), dtype=torch.bool)
-        return self.withholding(drawings.cpu(), self._groups(labels))
-
-    def decode(self, features: Tensor, labels: Tensor) -> Tensor:
-        """What the decoder draws from features (n, width) of records of these labels (n,)."""
-        device, places = self.knowledge.device, self._groups(labels)
-        if isinstance(self.estimator, HeadRegression):
-            features = self.estimator.of_records(features, places)
-        with torch.no_grad():
-            drawings = self.decoder(features.to(device), places.to(device))
-        return drawings.cpu()
-
-    def _groups(self, labels: Tensor) -> Tensor:
-        """Groups (n,) of records of these labels (n,)."""
-        groups = self.knowledge.groups
-        index = {label: group for group, label in enumerate(groups.classes)}
-        # One class against the rest: the positives are the group that is drawn.
-        only = groups.wanted[0]
-        return torch.tensor([index.get(int(label), only) for label in labels])
-
-    def _drawn(self, estimate: Tensor) -> Reconstruction:
-        knowledge, groups = self.knowledge, self.knowledge.groups
-        wanted = torch.tensor(groups.wanted)
-        with torch.no_grad():
-            drawings = self.decoder(
-                estimate[wanted].to(knowledge.device), wanted.to(knowledge.device)
-            )
-        drawings = drawings.cpu()
-        seen = knowledge.drawn_features(drawings)
-        classes = [groups.classes[group] for group in groups.wanted]
-        labels = torch.tensor([label for label in classes if label is not None])
-        return Reconstruction(
-            drawings,
-            labels if len(labels) == len(drawings) else None,
-            self.confidence(
-                drawings, *_comparable(self.estimator, seen, estimate[wanted], wanted), wanted
-            ),
-            info=_facts(knowledge) | {"decoder": type(self.recipe.decoder).__name__},
-        )
-
-
-def _facts(knowledge: PriorKnowledge) -> dict[str, str | int | float | bool]:
-    layer, groups = knowledge.linear.outputs, len(knowledge.groups)
-    free = knowledge.hidden is None and layer > 1
-    facts: dict[str, str | int | float | bool] = {"groups of records": groups}
-    if not knowledge.by_adam:
-        determined = "combinations of their features that the head determines"
-        facts[determined] = min(layer - free, groups)
-    return facts | {"records in the largest group": max(knowledge.groups.counts)}

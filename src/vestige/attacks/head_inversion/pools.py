@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
+from vestige import progress
 from vestige.attacks.head_inversion.reading import Heads
 
 if TYPE_CHECKING:
     from vestige.attacks.head_inversion.channels import Channel
+    from vestige.attacks.head_inversion.estimators import Estimator
     from vestige.attacks.head_inversion.knowledge import PriorKnowledge
     from vestige.attacks.head_inversion.regression import HeadRegression
 
@@ -97,4 +99,70 @@ class HeadPool:
 
     def learned_from(self, knowledge: PriorKnowledge) -> HeadPool:
         """The same from other records."""
+        return replace(self, knowledge=knowledge)
+
+
+@dataclass(frozen=True)
+class EstimatePool:
+    """Estimates from heads that were simulated once, used again and again.
+
+    Where a head determines less than its records' features, what is estimated of a record depends
+    on the others in its training set: no noise that is drawn for each record alone looks like that.
+    ``estimates`` (s, g, d) are kept in half precision; ``members`` (s, n) are places of the prior's
+    records. Copies of records have no heads and are left out.
+    """
+
+    knowledge: PriorKnowledge
+    estimates: Tensor
+    members: Tensor
+
+    @classmethod
+    def simulated(
+        cls,
+        knowledge: PriorKnowledge,
+        estimator: Estimator,
+        heads: int,
+        generator: torch.Generator,
+    ) -> EstimatePool:
+        """Simulate heads on the prior's records and estimate their features."""
+        parts, members, done = [], [], 0
+        while done < heads:
+            size = min(HEADS_AT_A_TIME, heads - done)
+            some = knowledge.simulated(size, generator)
+            parts.append(estimator(some.heads).half())
+            members.append(some.sets.members)
+            done += size
+            if progress.report(done, heads):
+                break
+        return cls(knowledge, torch.cat(parts), torch.cat(members))
+
+    def batches(self, size: int, generator: torch.Generator) -> Iterator[Batch]:
+        """Every group of every head once, then again."""
+        known = self.knowledge
+        allowed = torch.zeros(len(known.labels), dtype=torch.bool)
+        allowed[known.places] = True
+        counts = list(known.groups.counts)
+        parts = self.members.split(counts, 1)
+        # A group of fewer records names its first one again.
+        padded = [
+            torch.cat([own, own[:, :1].expand(-1, max(counts) - own.shape[1])], 1) for own in parts
+        ]
+        records = torch.stack(padded, 1)
+        usable = allowed[records].all(2)
+        heads, groups = torch.nonzero(usable, as_tuple=True)
+        while True:
+            order = torch.randperm(len(heads), generator=generator)
+            if len(order) < size:
+                order = torch.randint(len(heads), (size,), generator=generator)
+            for batch in order[: len(order) // size * size].split(size):
+                head, group = heads[batch], groups[batch]
+                pictures = known.pictures[records[head, group]].float()
+                yield (
+                    self.estimates[head, group].float().to(known.device),
+                    group.to(known.device),
+                    pictures.to(known.device),
+                )
+
+    def learned_from(self, knowledge: PriorKnowledge) -> EstimatePool:
+        """The same with records of these alone; their companions in a head may be others."""
         return replace(self, knowledge=knowledge)
