@@ -41,7 +41,7 @@ from sheet import Sheet
 from vestige import Prior, Records, datasets
 from vestige.attacks import HeadInversion, HeadReconstructor
 from vestige.attacks.head_inversion.affine_copies import AffineCopies
-from vestige.attacks.head_inversion.attack import HeadInverter
+from vestige.attacks.head_inversion.inverter import HeadInverter
 from vestige.interfaces import Attack, Reconstructor
 from vestige.networks import HeadedModel
 from vestige.networks.backbones import BackboneForm, load_backbone
