@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import os
 from pathlib import Path
 
@@ -26,8 +27,11 @@ from vestige.simulation.simulator import Simulator
 
 _log = logging.getLogger("vestige")
 
-CHUNK = 256
-"""Records that go through the backbone at a time."""
+CHUNK, LEAST_CHUNK = 256, 16
+"""Most and fewest records that go through the backbone at a time."""
+
+CHUNK_NUMBERS = 1 << 21
+"""Numbers of records that do: what layers make of more of them does not stay in a core's cache."""
 
 
 def cache_folder() -> Path:
@@ -91,10 +95,11 @@ def content_hash(simulator: Simulator, records: Records) -> str:
 
 def _computed(simulator: Simulator, model: HeadedModel, records: Records) -> Tensor:
     like = next(model.head.parameters())
-    parts = []
+    fitting = CHUNK_NUMBERS // max(1, math.prod(records.x.shape[1:]))
+    chunk, parts = min(CHUNK, max(LEAST_CHUNK, fitting)), []
     with torch.no_grad():
-        for start in range(0, len(records), CHUNK):
-            x = records.x[start : start + CHUNK].to(like)
+        for start in range(0, len(records), chunk):
+            x = records.x[start : start + chunk].to(like)
             try:
                 parts.append(model.features(simulator.inputs(x)))
             except (RuntimeError, ValueError) as error:
@@ -102,7 +107,7 @@ def _computed(simulator: Simulator, model: HeadedModel, records: Records) -> Ten
                     f"The backbone does not accept records of shape {tuple(x.shape[1:])} "
                     f"({str(error).splitlines()[0]}): check its input layer."
                 ) from error
-            progress.report(min(start + CHUNK, len(records)), len(records))
+            progress.report(min(start + chunk, len(records)), len(records))
     found = torch.cat(parts) if parts else like.new_zeros((0, model.width))
     if not bool(torch.isfinite(found).all()):
         raise BadInput(

@@ -66,7 +66,12 @@ class Rehearsal:
         order = order[: int(HELD_BACK * len(order))]
         heads = min(MOST_HEADS, len(order) // groups.size)
         held = order[: heads * groups.size]
-        if None not in groups.classes:
+        if None in groups.classes:
+            own = held_back_classes(labels, groups.counts, generator)
+            if own is not None:
+                held = own
+                heads = min(MOST_HEADS, _positive_sets(labels[held], groups.counts[0]))
+        else:
             pairs = list(zip(groups.classes, groups.counts))
             own = [order[labels[order] == label] for label, _ in pairs]
             heads = min(heads, *(len(part) // count for part, (_, count) in zip(own, pairs)))
@@ -117,6 +122,30 @@ class Rehearsal:
         learned_from = self.knowledge.places[self.learned_from[self.knowledge.places]]
         known = replace(self.knowledge, places=learned_from)
         return Withholding.chosen(known, drawings, self.errors(drawings), FALSE_POSITIVE_RATE)
+
+
+def held_back_classes(
+    labels: Tensor, counts: tuple[int, ...], generator: torch.Generator
+) -> Tensor | None:
+    """Records of whole classes, a share ``HELD_BACK`` of all; None where these make no head.
+
+    A head of one class against the rest has a class that the prior need not hold, and a decoder
+    redraws classes that it has seen better than others. Only the positives of two heads have to
+    differ, so that few records make many heads.
+    """
+    classes = labels.unique()
+    order = classes[torch.randperm(len(classes), generator=generator)]
+    held = torch.nonzero(torch.isin(labels, order[: int(HELD_BACK * len(order))])).flatten()
+    sizes = labels[held].unique(return_counts=True)[1]
+    positives, negatives = counts
+    if not len(held) or len(held) - int(sizes.max()) < negatives or int(sizes.max()) < positives:
+        return None
+    return held
+
+
+def _positive_sets(labels: Tensor, positives: int) -> int:
+    """Heads of one class against the rest that share no positive record."""
+    return int((labels.unique(return_counts=True)[1] // positives).sum())
 
 
 def pair_errors(drawings: Tensor, records: Tensor) -> Tensor:
@@ -175,7 +204,9 @@ def choose(
         recipe, decoder = replace(recipe, fine_tuning=None), before
     withholding = rehearsal.withholding(decoder)
     if float((~rehearsal.learned_from).double().mean()) > FEW:
-        recipe = recipe.within((1 - TRAINED_SHARE) * seconds, knowledge)
+        # The pool has its copies already.
+        shorter = recipe.within((1 - TRAINED_SHARE) * seconds, knowledge)
+        recipe = replace(shorter, copies=recipe.copies)
         decoder = recipe.train(whole, generator)
         recipe.tune(decoder, whole, generator)
     return Chosen(recipe, decoder, rates, withholding)

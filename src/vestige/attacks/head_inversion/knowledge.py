@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from vestige.attacks.head_inversion.affine_copies import AffineCopies
 from vestige.attacks.head_inversion.channels import Channel
@@ -91,6 +93,15 @@ class PriorKnowledge:
     def labels(self) -> Tensor:
         """Classes (n,) of the prior's records."""
         return self.factory.labels
+
+    @cached_property
+    def record_operations(self) -> int:
+        """Floating-point operations of the backbone on one record, as torch counts them."""
+        simulator, model = self.public.simulator, self.factory.model
+        like = next(model.head.parameters())
+        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+            model.features(simulator.inputs(self.pictures[:1].to(like)))
+        return counter.get_total_flops()
 
     def with_copies(self, copies: AffineCopies, generator: torch.Generator) -> PriorKnowledge:
         """The same with copies of the pictures as further records; statistics stay.

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 NOMINAL_RATE = 8e10
 """Floating-point operations of training in a CPU second, those around them included."""
 
+FEATURE_RATE = 5e10
+"""The same of a backbone, which has layers that do little with much memory."""
+
 PICTURES_FOR_COMPONENTS = 6_000
 """Most pictures that principal components are found from."""
 
@@ -89,6 +92,7 @@ class Recipe:
     def within(self, seconds: float, knowledge: PriorKnowledge) -> Recipe:
         """The same with as many examples as ``seconds`` of CPU are enough for, if that is fewer.
 
+        Features of copies may take as long again: over a large backbone there are fewer copies.
         Counted, not timed, so that the same seed draws the same on every machine.
         """
         inputs = knowledge.features.shape[1] + len(knowledge.groups)
@@ -102,7 +106,12 @@ class Recipe:
         spent = 0.0 if tuned is None else cost * tuned.steps * tuned.batch_size
         affordable = int((seconds - spent) / cost)
         least = 20 * self.batch_size
-        return replace(self, examples=max(least, min(self.examples, affordable)))
+        copies = self.copies
+        if copies is not None:
+            whole_set = len(knowledge.pictures) * knowledge.record_operations / FEATURE_RATE
+            sets = int(seconds / max(whole_set, 1e-9)) - copies.mirrored
+            copies = replace(copies, number=max(0, min(copies.number, sets)))
+        return replace(self, copies=copies, examples=max(least, min(self.examples, affordable)))
 
     def _started(self, pool: Pool, generator: torch.Generator) -> FeatureDecoder:
         known, batches = pool.knowledge, pool.batches(CHUNK, generator)
