@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
+from head_worlds import Attacked, World, attacked
 from sheet import Sheet
 from vestige import Prior, Records, datasets
 from vestige.attacks import HeadInversion, HeadReconstructor
@@ -37,15 +38,7 @@ from vestige.streams import stream
 from vestige.studies.heads.reading import head_accuracies
 from vestige.threats import WeakAdversary
 from vestige.victims import ClassCounts, HeadTraining, ReleasedHead
-from weak_adversary import (
-    BACKBONE,
-    PRETRAINING_DIGITS,
-    Attacked,
-    World,
-    attacked,
-    pretrained,
-    trained_backbone,
-)
+from weak_adversary import BACKBONE, PRETRAINING_DIGITS, pretrained, trained_backbone
 
 WIDTH, HEADS = 128, 150
 TRAINING = HeadTraining(

@@ -25,25 +25,42 @@ STAGES = {"conv32": 3, "conv64": 3, "conv128": 2, "conv256": 2}
 """Residual blocks of each stage of the face-recognition network, its first one aside."""
 
 
+AT_A_TIME = 16
+"""Pictures that go through a network at a time. Their layers stay in the processor's cache, and
+with channels last that takes 5 ms a picture at 128 pixels, where 256 at a time took 20 ms."""
+
+
 class Enlarged(nn.Module):
     """Pictures with values in [0, 1], enlarged, in three colours, centred, into a network."""
+
+    mean: Tensor
 
     def __init__(
         self, network: nn.Module, side: int, mean: tuple[float, ...], deviation: float
     ) -> None:
         super().__init__()
-        self.network, self.side = network, side
+        self.network = network.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+        self.side = side
         self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1))
         self.deviation = deviation
 
+    def around(self, network: nn.Module) -> Enlarged:
+        """The same pictures into another network, such as a part of this one."""
+        mean = tuple(self.mean.flatten().tolist())
+        return Enlarged(network, self.side, mean, self.deviation).eval()
+
     def forward(self, x: Tensor) -> Tensor:
         """What the network makes of pictures (n, 1 or 3, height, width)."""
+        return torch.cat([self._of_few(part) for part in x.split(AT_A_TIME)])
+
+    def _of_few(self, x: Tensor) -> Tensor:
         size = (self.side, self.side)
         large = nn.functional.interpolate(x, size=size, mode="bilinear", align_corners=False)
-        return self.network((large.expand(-1, 3, -1, -1) - self.mean) / self.deviation)
+        centred = (large.expand(-1, 3, -1, -1) - self.mean) / self.deviation
+        return self.network(centred.contiguous(memory_format=torch.channels_last))
 
 
-def efficientnet_lite0(side: int) -> nn.Module | None:
+def efficientnet_lite0(side: int) -> Enlarged | None:
     """EfficientNet-Lite0 with ImageNet weights and its own classifier; None if not installed.
 
     Tan and Le, "EfficientNet" (2019); the Lite form takes pixels as (x − 127) / 128.
@@ -148,7 +165,7 @@ class FaceNetwork(nn.Module):
         return self.descriptor(self.blocks(x).mean((2, 3)))
 
 
-def face_recognition(folder: Path, side: int = 150) -> nn.Module | None:
+def face_recognition(folder: Path, side: int = 150) -> Enlarged | None:
     """The network from the folder ``model`` of the unpacked package; None if it is not there."""
     manifest = folder / "face_recognition_model-weights_manifest.json"
     content = folder / "face_recognition_model.bin"

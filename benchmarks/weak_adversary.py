@@ -31,100 +31,31 @@ import argparse
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from torch import nn
 
+from head_worlds import COUNTS, PAPER_FACES, Attacked, World, attacked, face_parts, face_world
 from sheet import Sheet
-from vestige import Prior, Records, datasets
+from vestige import Records, datasets
 from vestige.attacks import HeadInversion, HeadReconstructor
 from vestige.attacks.head_inversion.affine_copies import AffineCopies
 from vestige.attacks.head_inversion.inverter import HeadInverter
-from vestige.interfaces import Attack, Reconstructor
 from vestige.networks import HeadedModel
 from vestige.networks.backbones import BackboneForm, load_backbone
 from vestige.priors.feature_decoders import FullyConnectedDecoder
-from vestige.reports.heads import HeadRates
-from vestige.simulation.backbone_features import cache_folder, features_of
+from vestige.simulation.backbone_features import cache_folder
 from vestige.streams import stream
 from vestige.studies.heads.counting import rates_of
-from vestige.studies.heads.measure import DrawnHeads, reconstruct_heads
-from vestige.studies.heads.rates import Thresholds, nearest_neighbor_thresholds
+from vestige.studies.heads.rates import Thresholds
 from vestige.studies.heads.reading import head_accuracies
-from vestige.threats import WeakAdversary
-from vestige.victims import ClassCounts, HeadTraining, OneAgainstRest, ReleasedHead
+from vestige.victims import ClassCounts, HeadTraining, ReleasedHead
 
 PRETRAINING_DIGITS = 10_000
 RECIPE = Path(__file__).parent.parent / "scripts" / "train_backbone.py"
 BACKBONE = cache_folder().parent / "backbones" / "mnist.safetensors"
-COUNTS = ("pooled", "per class", "class-normalised")
-
-
-@dataclass(frozen=True)
-class World:
-    """Heads to attack: their victim, the images they are trained on, and the attacker's."""
-
-    victim: ReleasedHead
-    secrets: Records
-    public: Records
-    thresholds: Thresholds
-
-    @classmethod
-    def of(cls, victim: ReleasedHead, secrets: Records, public: Records) -> World:
-        """The same, with the nearest-neighbour thresholds of these images."""
-        return cls(victim, secrets, public, nearest_neighbor_thresholds(secrets, public))
-
-
-@dataclass(frozen=True)
-class Attacked:
-    """What an attack drew, its rates and its CPU seconds."""
-
-    drawn: DrawnHeads
-    rates: HeadRates
-    seconds: float
-    reconstruct: Reconstructor
-
-    def rate(self, way: str) -> float:
-        """TPR at FPR = .01 in percent, in one way to count."""
-        found = {counted.name: counted for counted in self.rates.counted}
-        return 100 * found[way].operating_point.true_positive_rate
-
-    def limits(self, way: str) -> str:
-        """Its limits in words."""
-        found = {counted.name: counted for counted in self.rates.counted}
-        point = found[way].operating_point
-        if point.lower is None or point.upper is None:
-            return "too few heads for limits"
-        return f"{100 * point.lower:.1f} to {100 * point.upper:.1f}"
-
-    def confidence_area(self) -> float:
-        """How often the attack is surer of a right drawing (within τ) than of a wrong one."""
-        assert self.drawn.confidences is not None
-        right = torch.tensor(self.drawn.errors(self.drawn.images) <= self.rates.threshold)
-        sure = self.drawn.confidences
-        return float((sure[right][:, None] > sure[~right][None]).double().mean())
-
-
-def attacked(world: World, attack: Attack, heads: int, seed: int) -> Attacked:
-    threat = WeakAdversary()
-    prior = Prior(world.public)
-    public = threat.public(world.victim, prior)
-    # Computed once and kept; the paper's costs leave them out too.
-    features_of(public.simulator, world.public, cache_folder())
-    before = time.process_time()
-    reconstruct = attack.prepare(public, generator=stream(seed, "prepare"))
-    drawn = reconstruct_heads(
-        reconstruct,
-        world.victim,
-        world.secrets,
-        heads,
-        prior=prior,
-        generator=stream(seed, "heads"),
-    )
-    seconds = time.process_time() - before
-    return Attacked(drawn, rates_of(drawn, world.thresholds, 0.01, 0.95), seconds, reconstruct)
 
 
 def without_withheld(found: Attacked, thresholds: Thresholds) -> tuple[Attacked, float]:
@@ -295,19 +226,9 @@ def colour_images(sheet: Sheet, attack: HeadInversion, seeds: int) -> None:
 
 
 def faces(sheet: Sheet, attack: HeadInversion) -> None:
-    people = datasets.load("olivetti")
-    public, secrets = people[people.y < 30], people[people.y >= 30]
+    public, _ = face_parts()
     backbone = pretrained(BackboneForm(1, 64, 64, ((8,), (16,), (32,), (32,)), 256), public, 20)
-    training = HeadTraining(
-        OneAgainstRest(1, 9),
-        epochs=100,
-        learning_rate=0.02,
-        weight_decay=1e-2,
-        class_weights=(1.0, 10.0),
-        initial_deviation=0.0002,
-    )
-    victim = ReleasedHead(HeadedModel(backbone, 256, 1, hidden=4), training)
-    found = attacked(World.of(victim, secrets, public), attack, 100, 0)
+    found = attacked(face_world(backbone, 256, PAPER_FACES), attack, 100, 0)
     note = found.limits("pooled") + "; published 38.5 (other faces)"
     sheet.figure("faces, TPR at FPR .01", found.rate("pooled"), None, "%", note=note)
     ceiling = 100 * found.rates.ceiling[0].operating_point.true_positive_rate

@@ -111,3 +111,22 @@ def test_scaled_convolutions_are_what_the_source_computes(loaders, tmp_path):
 
 def test_missing_weights_are_none(loaders, tmp_path):
     assert loaders.face_recognition(tmp_path) is None
+
+
+def test_pictures_are_enlarged_centred_and_seen_a_few_at_a_time(loaders):
+    """As all at once; the same pictures go into another network."""
+    seen: list[int] = []
+
+    class Corner(nn.Module):
+        def forward(self, x):
+            seen.append(len(x))
+            return x[:, :, 0, 0]
+
+    shape = (2 * loaders.AT_A_TIME + 3, 1, 5, 5)
+    pictures = torch.rand(shape, generator=torch.Generator().manual_seed(0))
+    mean = (0.1, 0.2, 0.3)
+    network = loaders.Enlarged(nn.Identity(), 9, mean, 0.5).around(Corner())
+    wanted = (pictures[:, :, 0, 0] - torch.tensor(mean)) / 0.5
+    assert torch.allclose(network(pictures), wanted, atol=1e-6)
+    assert seen == [loaders.AT_A_TIME, loaders.AT_A_TIME, 3]
+    assert not network.training
