@@ -14,6 +14,7 @@ from vestige.attacks.head_inversion.pools import ChannelPool
 from vestige.attacks.head_inversion.reading import Heads, read_head
 from vestige.interfaces import Attack, Reconstructor
 from vestige.networks import HeadedModel
+from vestige.priors.component_decoders import ridge_solution
 from vestige.reports.heads import HeadRates
 from vestige.simulation.backbone_features import cache_folder, features_of
 from vestige.simulation.losses import logistic
@@ -21,6 +22,7 @@ from vestige.streams import stream
 from vestige.studies.heads.counting import rates_of
 from vestige.studies.heads.measure import DrawnHeads, reconstruct_heads
 from vestige.studies.heads.rates import Thresholds, nearest_neighbor_thresholds
+from vestige.studies.heads.reading import Decoder
 from vestige.threats import WeakAdversary
 from vestige.victims import HeadTraining, OneAgainstRest, ReleasedHead
 
@@ -28,6 +30,9 @@ COUNTS = ("pooled", "per class", "class-normalised")
 
 PUBLIC_PEOPLE = 30
 """People of the Olivetti faces that backbone and attacker may know; heads are of the other ten."""
+
+PENALTIES = (100.0, 300.0, 1_000.0, 3_000.0, 10_000.0, 30_000.0)
+"""Of ridge regression on standardised features, to choose from."""
 
 PAPER_FACES = HeadTraining(
     OneAgainstRest(1, 9),
@@ -146,48 +151,87 @@ def recognition(found: Attacked, world: World) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class TrueFeatures:
-    """What a decoder draws that learned from true features, and how true estimated ones are.
+    """What a decoder draws of the records' true features: ``drawn.decoded``.
 
-    ``rates`` are counted like those of the attack. Errors are mean squared ones of drawings from
-    true features: of the attacker's own records, of the heads' records, and of the mean picture.
-    ``explained`` is R² of the features that the attack estimated from the heads.
+    ``rates`` are counted like those of the attack, as its ceiling. ``seen`` and ``unseen`` are mean
+    squared errors on the attacker's records and on those of the heads, as shares of that of the
+    attacker's mean picture.
     """
 
     rates: HeadRates
     drawn: DrawnHeads
     seen: float
     unseen: float
-    mean_picture: float
-    explained: float
 
 
 def from_true_features(found: Attacked, world: World, seed: int) -> TrueFeatures:
     """Train the attack's decoder again, on features without a head's errors, and let it draw."""
     attack, generator = found.reconstruct, stream(seed, "true features")
     assert isinstance(attack, HeadInverter)
-    known = attack.knowledge
-    decoder = attack.recipe.made(ChannelPool(known, lambda rows, groups, _: rows), generator)
-    twin = replace(attack, decoder=decoder)
+    pool = ChannelPool(attack.knowledge, lambda rows, groups, _: rows)
+    decoder = attack.recipe.made(pool, generator)
+    return drawn_from_true_features(found, world, replace(attack, decoder=decoder).decode)
+
+
+def drawn_from_true_features(found: Attacked, world: World, decode: Decoder) -> TrueFeatures:
+    """What ``decode`` draws of features and labels, for the heads' records and the attacker's."""
+    assert isinstance(found.reconstruct, HeadInverter)
+    known, drawn = found.reconstruct.knowledge, found.drawn
     features = features_of(world.victim.simulator, world.secrets, cache_folder()).float()
-    drawn = found.drawn
     members = drawn.sets.members.gather(1, drawn.counted.float().argmax(2))
     labels = world.secrets.y.cpu()[members]
-    images = twin.decode(features[members.flatten()], labels.flatten()).clamp(0, 1)
+    images = decode(features[members.flatten()], labels.flatten()).clamp(0, 1)
+    own = decode(known.features, known.labels).clamp(0, 1)
     drawn = replace(drawn, decoded=images.view(*members.shape, *images.shape[1:]))
-    own = twin.decode(known.features[known.places], known.labels[known.places]).clamp(0, 1)
-    secrets = world.secrets.x.float()
+    mean, records = known.pictures.mean(0), world.secrets.x.float()[members.flatten()]
     return TrueFeatures(
         rates_of(drawn, world.thresholds, 0.01, 0.95),
         drawn,
-        _squared_error(own, known.pictures[known.places]),
-        _squared_error(images, secrets[members.flatten()]),
-        _squared_error(known.pictures.mean(0), secrets),
-        explained_features(found, features),
+        float((own - known.pictures).square().mean() / (mean - known.pictures).square().mean()),
+        float((images - records).square().mean() / (mean - records).square().mean()),
     )
 
 
-def explained_features(found: Attacked, features: Tensor) -> float:
+def ridge_decoder(found: Attacked) -> tuple[Decoder, float]:
+    """Pictures by ridge regression on true features, and its penalty.
+
+    The penalty is the one of ``PENALTIES`` with the least error on the attacker's records that it
+    was not fitted to, in three folds; of one class against the rest these are folds of classes.
+    """
+    assert isinstance(found.reconstruct, HeadInverter)
+    known = found.reconstruct.knowledge
+    features, labels = known.features.double(), known.labels
+    pictures = known.pictures.flatten(1).double()
+    apart = None in known.groups.classes
+    classes = 1 if apart else int(labels.max()) + 1
+    mean, deviation = features.mean(0), features.std(0).clamp_min(1e-6 + 1e-3 * features.std())
+
+    def rows(features: Tensor, labels: Tensor) -> Tensor:
+        taught = nn.functional.one_hot(labels * (not apart), classes)
+        return torch.cat([(features.double() - mean) / deviation, taught.double()], 1)
+
+    inputs, middle = rows(features, labels), pictures.mean(0)
+    fold = (labels if apart else torch.arange(len(labels))) % 3
+    errors = torch.zeros(len(PENALTIES), dtype=torch.float64)
+    for held in range(3):
+        kept, left = inputs[fold != held], inputs[fold == held]
+        normal, right = kept.T @ kept, kept.T @ (pictures[fold != held] - middle)
+        for place, penalty in enumerate(PENALTIES):
+            drawn = left @ ridge_solution(normal, right, penalty) + middle
+            errors[place] += (drawn - pictures[fold == held]).square().sum()
+    penalty = PENALTIES[int(errors.argmin())]
+    slopes = ridge_solution(inputs.T @ inputs, inputs.T @ (pictures - middle), penalty)
+
+    def decode(features: Tensor, labels: Tensor) -> Tensor:
+        drawn = rows(features, labels) @ slopes + middle
+        return drawn.float().view(-1, *known.pictures.shape[1:])
+
+    return decode, penalty
+
+
+def explained_features(found: Attacked, world: World) -> float:
     """R² of the estimated features of what is drawn, around the prior's means."""
+    features = features_of(world.victim.simulator, world.secrets, cache_folder()).float()
     attack, sets = found.reconstruct, found.drawn.sets
     assert isinstance(attack, HeadInverter)
     known = attack.knowledge
@@ -197,7 +241,3 @@ def explained_features(found: Attacked, features: Tensor) -> float:
     true = known.groups.means(features[sets.members])[:, wanted]
     away = (true - known.statistics.mean[wanted]).square().sum()
     return 1 - float((estimated - true).square().sum() / away)
-
-
-def _squared_error(drawings: Tensor, records: Tensor) -> float:
-    return float((drawings - records).square().mean())

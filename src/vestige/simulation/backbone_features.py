@@ -30,7 +30,7 @@ _log = logging.getLogger("vestige")
 CHUNK, LEAST_CHUNK = 256, 16
 """Most and fewest records that go through the backbone at a time."""
 
-CHUNK_NUMBERS = 1 << 21
+CHUNK_NUMBERS = 1 << 20
 """Numbers of records that do: what layers make of more of them does not stay in a core's cache."""
 
 

@@ -99,8 +99,8 @@ class HeadInversion:
     fine_tuning
         Tuning of the decoder for true positives at a false positive rate; None for none.
     seconds
-        CPU seconds that a chosen decoder and its choice may take, after features. Counted from
-        operations at a nominal speed, so that a seed draws the same on every machine.
+        CPU seconds that a chosen decoder and its choice may take, and features of copies as many
+        again. Counted from operations, so that a seed draws the same on every machine.
     polish_rate
         Adam's rate of the polish; None takes the one of several that estimates simulated heads
         best.
