@@ -90,8 +90,8 @@ class HeadInversion:
         examples on heads that are simulated on public records
         (:mod:`vestige.attacks.head_inversion.choice`), within ``seconds``.
     examples
-        Examples the decoder learns from, public records seen again and again; at most so many
-        where the decoder is chosen.
+        Examples the decoder learns from, public records seen again and again; at most half as many
+        again where the decoder is chosen.
     shadows
         Simulated heads that measure the estimator's errors; 0 for none.
     copies
@@ -280,10 +280,10 @@ class HeadInversion:
         if self.decoder is not None or not images:
             return Chosen(given, given.made(pool, generator), {})
         several = max(pool.knowledge.groups.counts) > 1
-        most = PASSES * len(pool.knowledge.places)
+        most, longest = PASSES * len(pool.knowledge.places), 3 * self.examples // 2
         drawings = replace(
             given,
-            examples=self.examples if several else min(self.examples, most),
+            examples=longest if several else min(longest, most),
             fine_tuning=FineTuning(normalized=several),
         )
         photographs = replace(

@@ -36,7 +36,8 @@ LEAST_HEADS, MOST_HEADS = 10, 60
 """Heads that a choice needs, and that are enough for it."""
 
 TRAINED_SHARE = 0.7
-"""Of the budget, for the rehearsals of all recipes; the rest is for training on all records."""
+"""Of the budget, for the rehearsals of all recipes; with the rest the recipe chosen is trained
+further, or on all records where those held back are more than a few."""
 
 FALSE_POSITIVE_RATE = 0.01
 
@@ -178,9 +179,10 @@ def choose(
 ) -> Chosen:
     """The decoder of the recipe that redraws most of simulated heads.
 
-    It is fine-tuned if that redraws more, and trained again on all records if those held back are
-    more than a few of them. The first recipe without fine-tuning, where there are too few records
-    to rehearse on.
+    It learns on with what the rehearsals leave of the budget, up to the recipe's examples, and is
+    fine-tuned if that redraws more. If the records held back are more than a few it is trained
+    again on all of them instead. The first recipe without fine-tuning, where there are too few
+    records to rehearse on.
     """
     knowledge = pool.knowledge
     rehearsal = Rehearsal.of(knowledge, estimator, generator)
@@ -194,19 +196,24 @@ def choose(
         decoder = short.train(rehearsal.without_held_back(whole), generator)
         rate = rehearsal.rate(decoder)
         rates[type(recipe.decoder).__name__] = rate
-        found.append((rate, short, whole, decoder))
-    plain, recipe, whole, decoder = max(found, key=lambda one: one[0])
+        found.append((rate, short, whole, decoder, recipe.examples))
+    plain, recipe, whole, decoder, most = max(found, key=lambda one: one[0])
+    rest, left = (1 - TRAINED_SHARE) * seconds, rehearsal.without_held_back(whole)
+    again = float((~rehearsal.learned_from).double().mean()) > FEW
+    if not again:
+        more = min(most - recipe.examples, int(rest / recipe.cost(knowledge)))
+        recipe = recipe.train_more(decoder, more, left, generator)
+        plain = rates[type(recipe.decoder).__name__] = rehearsal.rate(decoder)
     before = copy.deepcopy(decoder)
-    recipe.tune(decoder, rehearsal.without_held_back(whole), generator)
+    recipe.tune(decoder, left, generator)
     tuned = rehearsal.rate(decoder)
     rates[f"{type(recipe.decoder).__name__}, fine-tuned"] = tuned
     if not tuned > plain:
         recipe, decoder = replace(recipe, fine_tuning=None), before
     withholding = rehearsal.withholding(decoder)
-    if float((~rehearsal.learned_from).double().mean()) > FEW:
+    if again:
         # The pool has its copies already.
-        shorter = recipe.within((1 - TRAINED_SHARE) * seconds, knowledge)
-        recipe = replace(shorter, copies=recipe.copies)
+        recipe = replace(recipe.within(rest, knowledge), copies=recipe.copies)
         decoder = recipe.train(whole, generator)
         recipe.tune(decoder, whole, generator)
     return Chosen(recipe, decoder, rates, withholding)

@@ -33,6 +33,9 @@ CHUNK = 2_048
 EXAMPLES_OF_FIT = 60_000
 """Most examples of a closed-form fit."""
 
+RATE_OF_MORE = 0.5
+"""Of the learning rate, when a trained decoder goes on learning."""
+
 STEPS_BETWEEN_REPORTS = 100
 """Steps of training between two reports of progress."""
 
@@ -65,18 +68,18 @@ class Recipe:
     def train(self, pool: Pool, generator: torch.Generator) -> FeatureDecoder:
         """Train a decoder on examples of a pool."""
         decoder = self._started(pool, generator)
-        batches = pool.batches(self.batch_size, generator)
-        steps = -(-self.examples // self.batch_size)
-        epochs = -(-steps // STEPS_BETWEEN_REPORTS)
-        steps = -(-steps // epochs)
-        train_decoder(
-            decoder,
-            lambda epoch: itertools.islice(batches, steps),
-            epochs=epochs,
-            steps=steps,
-            learning_rate=self.learning_rate,
-        )
+        self._taught(decoder, pool, self.examples, self.learning_rate, generator)
         return decoder
+
+    def train_more(
+        self, decoder: FeatureDecoder, examples: int, pool: Pool, generator: torch.Generator
+    ) -> Recipe:
+        """Let a trained decoder learn from more examples; the recipe that counts them too."""
+        if examples < self.batch_size:
+            return self
+        decoder.network.requires_grad_()
+        self._taught(decoder, pool, examples, RATE_OF_MORE * self.learning_rate, generator)
+        return replace(self, examples=self.examples + examples)
 
     def tune(self, decoder: FeatureDecoder, pool: Pool, generator: torch.Generator) -> None:
         """Fine-tune a trained decoder, if the recipe says so."""
@@ -95,23 +98,45 @@ class Recipe:
         Features of copies may take as long again: over a large backbone there are fewer copies.
         Counted, not timed, so that the same seed draws the same on every machine.
         """
+        cost, tuned = self.cost(knowledge), self.fine_tuning
+        spent = 0.0 if tuned is None else cost * tuned.steps * tuned.batch_size
+        affordable = int((seconds - spent) / cost)
+        least, copies = 20 * self.batch_size, self.copies
+        if copies is not None:
+            whole_set = len(knowledge.pictures) * knowledge.record_operations / FEATURE_RATE
+            sets = int(seconds / max(whole_set, 1e-9)) - copies.mirrored
+            copies = replace(copies, number=max(0, min(copies.number, sets)))
+        return replace(self, copies=copies, examples=max(least, min(self.examples, affordable)))
+
+    def cost(self, knowledge: PriorKnowledge) -> float:
+        """Nominal CPU seconds of learning from one example."""
         inputs = knowledge.features.shape[1] + len(knowledge.groups)
         with torch.random.fork_rng(devices=[]):
             network = self.decoder.network(inputs, knowledge.public.space)
         numbers = sum(p.numel() for p in network.parameters())
         numbers += sum(b.numel() for b in network.buffers())
         # A step goes forward once and backward twice, each with a product and a sum per number.
-        cost = 6 * numbers / NOMINAL_RATE
-        tuned = self.fine_tuning
-        spent = 0.0 if tuned is None else cost * tuned.steps * tuned.batch_size
-        affordable = int((seconds - spent) / cost)
-        least = 20 * self.batch_size
-        copies = self.copies
-        if copies is not None:
-            whole_set = len(knowledge.pictures) * knowledge.record_operations / FEATURE_RATE
-            sets = int(seconds / max(whole_set, 1e-9)) - copies.mirrored
-            copies = replace(copies, number=max(0, min(copies.number, sets)))
-        return replace(self, copies=copies, examples=max(least, min(self.examples, affordable)))
+        return 6 * numbers / NOMINAL_RATE
+
+    def _taught(
+        self,
+        decoder: FeatureDecoder,
+        pool: Pool,
+        examples: int,
+        learning_rate: float,
+        generator: torch.Generator,
+    ) -> None:
+        batches = pool.batches(self.batch_size, generator)
+        steps = -(-examples // self.batch_size)
+        epochs = -(-steps // STEPS_BETWEEN_REPORTS)
+        steps = -(-steps // epochs)
+        train_decoder(
+            decoder,
+            lambda epoch: itertools.islice(batches, steps),
+            epochs=epochs,
+            steps=steps,
+            learning_rate=learning_rate,
+        )
 
     def _started(self, pool: Pool, generator: torch.Generator) -> FeatureDecoder:
         known, batches = pool.knowledge, pool.batches(CHUNK, generator)
