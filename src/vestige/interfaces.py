@@ -153,6 +153,22 @@ Reconstructor = Callable[[Observation, torch.Generator], Reconstruction]
 
 
 @runtime_checkable
+class StatesLikelihood(Protocol):
+    """A reconstructor that also says how likely a release is for each of several records.
+
+    An audit then ranks the secret among its decoys by this likelihood too, beside the distance to
+    the reconstruction, which decides the verdict.
+    """
+
+    def log_likelihoods(self, observation: Observation, records: Records) -> Tensor | None:
+        """The log-likelihood of the release for each record (n,), up to a constant, or None.
+
+        Each record in turn is the one behind the release that the attacker does not know.
+        """
+        ...
+
+
+@runtime_checkable
 class Attack(Protocol):
     """One published method. See CONTRIBUTING for how to add one."""
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from vestige.attacks.gradient_matching.matching import Matching
+from vestige.attacks.gradient_matching.record_likelihoods import GaussianReconstructor
 from vestige.choices import check_fields
 from vestige.errors import BadInput
 from vestige.interfaces import GradientRelease, Observation, Public, Reconstruction, Reconstructor
@@ -71,7 +72,11 @@ class ImprintReading:
                 "The model has no imprint layer to read: put one in front, "
                 "ImprintedModel(model, space, bins), or choose another attack."
             )
-        return lambda observation, generator: self._read(public, observation, generator)
+
+        def reconstruct(observation: Observation, generator: torch.Generator) -> Reconstruction:
+            return self._read(public, observation, generator)
+
+        return GaussianReconstructor(reconstruct, public)
 
     def _read(
         self, public: Public, observation: Observation, generator: torch.Generator

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,6 +19,7 @@ from vestige.interfaces import (
     Reconstruction,
     Reconstructor,
 )
+from vestige.records import Records
 from vestige.simulation.gradient_sequence import GradientSequenceSimulator, Trace
 
 Score = Literal["likelihood_ratio", "dot_product"]
@@ -114,7 +116,7 @@ class PriorMatching:
                 ties=int(tied.sum()),
             )
 
-        return reconstruct
+        return _Matcher(self, simulator, reconstruct)
 
     def scores(self, releases: Trace, sampling_rate: float, noise_multiplier: float) -> Tensor:
         """How much a sequence speaks for each record (n,), higher is likelier."""
@@ -125,4 +127,28 @@ class PriorMatching:
             releases.squared_norms,
             sampling_rate=sampling_rate,
             noise_multiplier=noise_multiplier,
+        )
+
+
+@dataclass(frozen=True)
+class _Matcher:
+    """Prior matching of one training, which also scores records that are not in the prior."""
+
+    attack: PriorMatching
+    simulator: GradientSequenceSimulator
+    reconstruct: Callable[[Observation, torch.Generator], Reconstruction]
+
+    def __call__(self, observation: Observation, generator: torch.Generator) -> Reconstruction:
+        """Pick a record of the prior."""
+        return self.reconstruct(observation, generator)
+
+    def log_likelihoods(self, observation: Observation, records: Records) -> Tensor | None:
+        """The likelihood ratio of each record to none; a dot product is no likelihood."""
+        if self.attack.score != "likelihood_ratio":
+            return None
+        mechanism = self.simulator.private.mechanism
+        return self.attack.scores(
+            self.simulator.trace(observation.release, records),
+            mechanism.sampling_rate,
+            mechanism.noise_multiplier,
         )

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
 
+from vestige.bounds.accounting import epsilon_at
 from vestige.bounds.allowance import tightest
-from vestige.bounds.description import in_words
+from vestige.bounds.description import USUAL_DELTA, in_words
+from vestige.bounds.shown import gaussian_epsilon
+from vestige.bounds.success.gaussian import GaussianBound
+from vestige.mechanisms import (
+    ApproximateDP,
+    Mechanism,
+    PureDP,
+    RenyiDP,
+    ZeroConcentratedDP,
+    noise_parts,
+)
 from vestige.reports import numbers
 from vestige.reports.audit import HitBound, HitBounds
 from vestige.statistics.rates import allowed_rank
-
-if TYPE_CHECKING:
-    from vestige.mechanisms import Mechanism
 
 
 def bounds_on_hits(mechanism: Mechanism, false_positive_rate: float, decoys: int) -> HitBounds:
@@ -26,7 +34,7 @@ def bounds_on_hits(mechanism: Mechanism, false_positive_rate: float, decoys: int
     confidence limit above γ(κ) says that the release is not what it is said to be.
     """
     places = allowed_rank(false_positive_rate, decoys)
-    kappa = places / (decoys + 1)
+    kappa, delta = places / (decoys + 1), _stated_delta(mechanism)
     allowance = tightest(mechanism, kappa)
     return HitBounds(
         mechanism=in_words(mechanism),
@@ -47,4 +55,32 @@ def bounds_on_hits(mechanism: Mechanism, false_positive_rate: float, decoys: int
         ),
         success=allowance.success[0],
         tightest=allowance.names[0] if allowance.curves else None,
+        epsilon=_stated_epsilon(mechanism, delta),
+        delta=delta,
+        gaussian=_gaussian_mu(mechanism) is not None,
     )
+
+
+def _stated_delta(mechanism: Mechanism) -> float:
+    """The δ that a mechanism names, or the usual one."""
+    named = mechanism.delta if isinstance(mechanism, ApproximateDP) else 0.0
+    return named or USUAL_DELTA
+
+
+def _gaussian_mu(mechanism: Mechanism) -> float | None:
+    """μ of a mechanism all of whose noise is Gaussian, without sampling."""
+    bound = GaussianBound()
+    return bound.mu(mechanism) if bound.covers(mechanism) else None
+
+
+def _stated_epsilon(mechanism: Mechanism, delta: float) -> float | None:
+    """ε of a mechanism at δ, where it has a finite one."""
+    if isinstance(mechanism, PureDP | ApproximateDP):
+        return mechanism.epsilon
+    mu = _gaussian_mu(mechanism)
+    if mu is not None:
+        return gaussian_epsilon(mu, delta)
+    if noise_parts(mechanism) or isinstance(mechanism, ZeroConcentratedDP | RenyiDP):
+        epsilon = epsilon_at(mechanism, delta)
+        return epsilon if math.isfinite(epsilon) else None
+    return None

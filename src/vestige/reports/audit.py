@@ -23,6 +23,7 @@ from vestige.reports.parts import (
     ThreatDescription,
 )
 from vestige.reports.report import Findings, Judgement, Report
+from vestige.reports.shown import ShownPrivacy
 
 
 class PermutationTest(Document):
@@ -63,8 +64,9 @@ class Outcome(Document):
     """One attack on one trial. Distances are None where the attack gave nothing finite.
 
     ``rank`` is the place of the secret among itself and its decoys by distance to the
-    reconstruction: 1 is closest, ties count against the attack. ``decoy_mean_error`` is the mean
-    squared error of the mean of the decoys, a guess that knows the class.
+    reconstruction: 1 is closest, ties count against the attack. ``likelihood_rank`` is its place by
+    the attack's own likelihood, where it has one. ``decoy_mean_error`` is the mean squared error of
+    the mean of the decoys, a guess that knows the class.
     """
 
     trial: int
@@ -81,10 +83,21 @@ class Outcome(Document):
     rehearsed: RehearsedHits | None = None
     diverged: bool = False
     decoy_mean_error: float | None = None
+    likelihood_rank: int | None = Field(default=None, ge=1)
+
+
+class DisjointRanks(Document):
+    """Ranks of captured trials among decoys that no two trials share, so that they are independent.
+
+    ``candidates`` are the secret and its decoys in every trial.
+    """
+
+    candidates: int = Field(ge=2)
+    ranks: tuple[int, ...]
 
 
 class AttackFindings(AttackDescription):
-    """What one attack did in all trials; ``permutation`` where releases were captured.
+    """What one attack did in all trials; ``permutation`` and ``disjoint`` of captured releases.
 
     Redacted findings have rounded outcomes, and the ``quartiles`` of the exact ones with the digits
     that a page shows: PSNR, RMSE and SSIM (of a single trial its value), and the mean of labels.
@@ -93,16 +106,23 @@ class AttackFindings(AttackDescription):
     guess: bool
     outcomes: tuple[Outcome, ...]
     permutation: PermutationTest | None = None
+    disjoint: DisjointRanks | None = None
     remarks: tuple[str, ...] = ()
     quartiles: dict[str, tuple[float, ...]] = Field(default_factory=dict)
 
 
 class AttackRates(Document):
-    """The rates of one attack; nothing where it has no outcomes."""
+    """The rates of one attack; nothing where it has no outcomes.
+
+    ``anytime`` has the same hits with limits that hold at all numbers of trials at once, and
+    ``e_value`` is the evidence, in the same sense, that it hits more often than chance allows.
+    """
 
     rate: Rate | None = None
     curve: tuple[CurvePoint, ...] = ()
     pooled: PooledRate | None = None
+    anytime: Rate | None = None
+    e_value: float | None = Field(default=None, ge=0)
 
 
 class Claim(Document):
@@ -125,7 +145,8 @@ class HitBounds(Document):
     """What theory allows any attack if the release is what it is said to be.
 
     ``prior_success`` is that of a hit and ``origin`` says why; ``success`` is the smallest bound at
-    it, 1 where none applies, and ``tightest`` its name.
+    it, 1 where none applies, and ``tightest`` its name. ``epsilon`` is that of the mechanism at
+    ``delta``, where it has one; ``gaussian`` says that all of its noise is Gaussian.
     """
 
     mechanism: str
@@ -134,6 +155,9 @@ class HitBounds(Document):
     bounds: tuple[HitBound, ...] = ()
     success: float = 1.0
     tightest: str | None = None
+    epsilon: float | None = Field(default=None, ge=0)
+    delta: float = Field(default=1e-5, gt=0, lt=1)
+    gaussian: bool = False
 
 
 class FilmFrame(Document):
@@ -201,7 +225,8 @@ class AuditFindings(Findings):
 
     ``smallest_pool`` is there for captured releases: the fewest records of one class that secrets
     and decoys come from. Limits allow for it. ``defense`` is what was done to the release before it
-    left, in words; empty where nothing was.
+    left, in words; empty where nothing was. ``earlier_trials`` are the numbers of trials that were
+    planned before more were added: limits then hold at all numbers of trials at once.
     """
 
     release: str
@@ -209,6 +234,7 @@ class AuditFindings(Findings):
     threat: ThreatDescription
     trials_planned: int
     trials_finished: int
+    earlier_trials: tuple[int, ...] = ()
     batch_size: int
     decoys: int
     false_positive_rate: float
@@ -232,10 +258,14 @@ class AuditFindings(Findings):
 
 
 class AuditJudgement(Judgement):
-    """The rates of the attacks, by name, and which exhibits are hits, in their order."""
+    """The rates of the attacks, by name, and which exhibits are hits, in their order.
+
+    ``shown`` is the privacy loss that the ranks show by themselves; None in an INVALID audit.
+    """
 
     rates: dict[str, AttackRates] = Field(default_factory=dict)
     hits: tuple[bool, ...] = ()
+    shown: ShownPrivacy | None = None
 
     def rates_of(self, attack: AttackDescription) -> AttackRates:
         """The rates of an attack."""

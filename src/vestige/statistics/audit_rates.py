@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from vestige.reports.audit import AttackFindings, AttackRates, AuditFindings
+from vestige.statistics.anytime import e_value
 from vestige.statistics.rates import (
     NOTHING,
     allowed_rank,
+    limited_rate,
     matched_curve,
     matched_rate,
     pool_design_effect,
@@ -27,7 +29,9 @@ def joint_confidence(findings: AuditFindings) -> float:
 def attack_rates(findings: AuditFindings) -> dict[str, AttackRates]:
     """Rates, curves and pooled rates of the attacks that have outcomes.
 
-    Limits are joint over the attacks (Bonferroni): with probability ``confidence`` all hold.
+    Limits are joint over the attacks (Bonferroni): with probability ``confidence`` all hold. Where
+    trials were added to a plan they hold at all numbers of trials at once; elsewhere such limits
+    stand beside those of the plan.
     """
     return {a.name: _rates(findings, a) for a in findings.attacks if a.outcomes}
 
@@ -63,12 +67,20 @@ def _rates(findings: AuditFindings, attack: AttackFindings) -> AttackRates:
     allowed = allowed_rank(findings.false_positive_rate, findings.decoys)
     ranks = [o.rank for o in outcomes]
     effect = pool_design_effect(findings.smallest_pool)
+    extended, captured = bool(findings.earlier_trials), findings.smallest_pool is not None
+    rate = matched_rate(ranks, allowed, confidence, effect, anytime=extended)
+    chance = allowed / (findings.decoys + 1)
     return AttackRates(
-        rate=matched_rate(ranks, allowed, confidence, effect),
-        curve=matched_curve(ranks, findings.decoys, confidence, effect),
-        # One threshold for all trials needs independent decoys, and captured trials share them.
+        rate=rate,
+        curve=matched_curve(ranks, findings.decoys, confidence, effect, anytime=extended),
+        anytime=None
+        if captured
+        else limited_rate(rate.hits, rate.trials, confidence, anytime=True),
+        e_value=None if captured or not chance else e_value(rate.hits, rate.trials, chance),
+        # One threshold for all trials needs independent decoys, and captured trials share them; its
+        # limits hold for one number of trials.
         pooled=None
-        if findings.smallest_pool is not None
+        if captured or extended
         else pooled_rate(
             [NOTHING if o.distance is None else o.distance for o in outcomes],
             [NOTHING if o.decoy_distance is None else o.decoy_distance for o in outcomes],

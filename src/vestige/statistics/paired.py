@@ -35,19 +35,21 @@ def redrawn_rate(
     allowed: int,
     confidence: float,
     design_effect: float = 1.0,
+    *,
+    anytime: bool = False,
 ) -> Rate:
     """Share of trials that an attack redrew: hits with less than half the best guess's distance.
 
     ``allowed`` is the largest rank that is a hit. A trial without a guess is not redrawn: there is
     nothing to compare it with. Limits count trials divided by the design effect (Korn and Graubard
-    1998), for trials that share records.
+    1998), for trials that share records. With ``anytime`` they allow for trials that were added.
     """
     best = guessed_errors(guesses)
     redrawn = sum(
         outcome.rank <= allowed and error_of(outcome) < HALFWAY * _yardstick(outcome, best)
         for outcome in attack.outcomes
     )
-    return limited_rate(redrawn, len(attack.outcomes), confidence, design_effect)
+    return limited_rate(redrawn, len(attack.outcomes), confidence, design_effect, anytime=anytime)
 
 
 def closer_rate(

@@ -12,8 +12,10 @@ from functools import lru_cache
 import numpy as np
 from scipy.stats import beta
 
+from vestige.errors import BadInput
 from vestige.reports.audit import PooledRate
 from vestige.reports.parts import CurvePoint, Rate
+from vestige.statistics.anytime import anytime_limits
 
 NOTHING = 1e30
 """Distance of a record to which no finite candidate was assigned."""
@@ -67,17 +69,35 @@ def pool_design_effect(smallest_pool: int | None) -> float:
     return 1.0 if smallest_pool is None else smallest_pool / (smallest_pool - 1)
 
 
-def limited_rate(hits: int, trials: int, confidence: float, design_effect: float = 1.0) -> Rate:
+def limited_rate(
+    hits: int,
+    trials: int,
+    confidence: float,
+    design_effect: float = 1.0,
+    *,
+    anytime: bool = False,
+) -> Rate:
     """A share of trials with Clopper–Pearson limits.
 
-    Limits count trials divided by the design effect (Korn and Graubard 1998).
+    Limits count trials divided by the design effect (Korn and Graubard 1998). With ``anytime`` they
+    hold at all numbers of trials at once, for runs that trials were added to.
     """
+    if anytime:
+        if design_effect != 1.0:
+            raise BadInput("Trials of one finite pool have no limits that allow more to be added.")
+        lower, upper = anytime_limits(hits, trials, confidence)
+        return Rate(hits=hits, trials=trials, lower=lower, upper=upper)
     lower, upper = clopper_pearson(hits / design_effect, trials / design_effect, confidence)
     return Rate(hits=hits, trials=trials, lower=lower, upper=upper)
 
 
 def matched_rate(
-    ranks: Sequence[int], allowed: int, confidence: float, design_effect: float = 1.0
+    ranks: Sequence[int],
+    allowed: int,
+    confidence: float,
+    design_effect: float = 1.0,
+    *,
+    anytime: bool = False,
 ) -> Rate:
     """Share of trials whose secret ranks within the allowed places among its own decoys.
 
@@ -85,11 +105,16 @@ def matched_rate(
     no doubt is spent on a threshold and a few trials are enough for a limit.
     """
     hits = sum(rank <= allowed for rank in ranks)
-    return limited_rate(hits, len(ranks), confidence, design_effect)
+    return limited_rate(hits, len(ranks), confidence, design_effect, anytime=anytime)
 
 
 def matched_curve(
-    ranks: Sequence[int], decoys: int, confidence: float, design_effect: float = 1.0
+    ranks: Sequence[int],
+    decoys: int,
+    confidence: float,
+    design_effect: float = 1.0,
+    *,
+    anytime: bool = False,
 ) -> tuple[CurvePoint, ...]:
     """Hits for every false positive rate that the decoys can resolve, thinned on a log scale."""
     places = np.unique(
@@ -97,7 +122,7 @@ def matched_curve(
     )
     points = []
     for place in places:
-        rate = matched_rate(ranks, int(place), confidence, design_effect)
+        rate = matched_rate(ranks, int(place), confidence, design_effect, anytime=anytime)
         points.append(
             CurvePoint(
                 false_positive_rate=place / (decoys + 1),

@@ -17,6 +17,7 @@ from vestige.attacks.combined_inversion.feature_terms import (
 )
 from vestige.attacks.combined_inversion.problem import Problem
 from vestige.attacks.combined_inversion.recipes import EXACT_RECIPES, NOISY_RECIPES, Recipe
+from vestige.attacks.gradient_matching.record_likelihoods import GaussianReconstructor
 from vestige.attacks.gradient_matching.simulated_releases import simulate_observation
 from vestige.choices import check_fields
 from vestige.errors import BadInput
@@ -156,7 +157,7 @@ class CombinedInversion:
             recipe, compared = chosen[problem.size]
             return problem.reconstruction(recipe, generator, compared)
 
-        return reconstruct
+        return GaussianReconstructor(reconstruct, public)
 
     @property
     def most_iterations(self) -> int:

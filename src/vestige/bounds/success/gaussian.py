@@ -37,6 +37,10 @@ class GaussianBound(ReconstructionBound):
 
     def log_success(self, mechanism: Mechanism, log_prior: Array) -> Array:
         """The logarithm of γ for ln κ."""
+        return log_ndtr(ndtri_exp(log_prior) + self.mu(mechanism))
+
+    def mu(self, mechanism: Mechanism) -> float:
+        """μ of a mechanism that is covered."""
         assert isinstance(mechanism, Gaussian | DPSGD | Composition)
         sensitivity = 2.0 if mechanism.relation is Neighbouring.REPLACE_ONE else 1.0
         total = sum(
@@ -44,4 +48,4 @@ class GaussianBound(ReconstructionBound):
             for part in noise_parts(mechanism)
             if isinstance(part, Gaussian | DPSGD)
         )
-        return log_ndtr(ndtri_exp(log_prior) + sensitivity * math.sqrt(total))
+        return sensitivity * math.sqrt(total)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from vestige.bounds.shown import shown_by_audit
 from vestige.reports.audit import AttackFindings, AuditFindings, AuditJudgement
 from vestige.reports.captured_words import guess_check, permutation_sentence
 from vestige.reports.numbers import at_least, at_most, count_word, one_in, percent, share, some_of
@@ -27,14 +28,16 @@ def judge_audit(findings: AuditFindings) -> AuditJudgement:
     """Derive rates, curves, checks and the verdict from what the trials found."""
     rates = attack_rates(findings)
     checks = (*findings.preflight, *_statistical_checks(findings, rates))
+    verdict = _verdict(findings, rates, checks)
     return AuditJudgement(
-        verdict=_verdict(findings, rates, checks),
+        verdict=verdict,
         checks=checks,
         rates=rates,
         hits=tuple(
             exhibit.rank <= allowed_rank(findings.false_positive_rate, exhibit.decoys)
             for exhibit in findings.exhibits
         ),
+        shown=None if verdict.kind is VerdictKind.INVALID else shown_by_audit(findings),
     )
 
 
@@ -229,8 +232,9 @@ def _redrawing(findings: AuditFindings) -> tuple[AttackFindings, Rate]:
     allowed = allowed_rank(findings.false_positive_rate, findings.decoys)
     guesses = [a for a in findings.attacks if a.guess]
     confidence, effect = joint_confidence(findings), pool_design_effect(findings.smallest_pool)
+    added = bool(findings.earlier_trials)
     rated = [
-        (a, redrawn_rate(a, guesses, allowed, confidence, effect))
+        (a, redrawn_rate(a, guesses, allowed, confidence, effect, anytime=added))
         for a in findings.attacks
         if not a.guess and a.outcomes
     ]

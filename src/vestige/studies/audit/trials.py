@@ -37,6 +37,7 @@ from vestige.studies.audit.evidence import (
     pool_distances,
 )
 from vestige.studies.audit.film import film_tensors, recorded
+from vestige.studies.audit.likelihood import likelihood_rank
 from vestige.studies.audit.trial_files import TrialResult, trial_bytes
 from vestige.studies.study import UnitStopped
 
@@ -207,6 +208,15 @@ def attacked(
             outcomes[name] = gather(
                 found, secret, slot, draw.decoys, distance, trial=trial, apart=apart
             )
+            if draw.pool is None:  # captured trials share their decoys
+                rank = likelihood_rank(
+                    reconstruct,
+                    observe,
+                    secret,
+                    draw.decoys,
+                    generator=stream(seed, "likelihood", trial, name),
+                )
+                outcomes[name] = outcomes[name].model_copy(update={"likelihood_rank": rank})
             matched = matched_candidates(found, secret, slot, distance, apart=apart)
             tensors[f"matched/{name}"] = matched
             tensors |= film_tensors(name, recording, found, secret, slot, apart=apart)

@@ -170,7 +170,7 @@ class CapturedAudit:
 
     def findings(self, results: Sequence[UnitResult], about: Header) -> AuditFindings:
         """What the finished trials found, with permutation tests if they are all."""
-        plan, tests = self._trials(about.seed), {}
+        plan, tests, disjoint = self._trials(about.seed), {}, {}
         trials = [trial_of(one) for one in results]
         if len(trials) == len(plan.trials):
             distances = {
@@ -183,8 +183,12 @@ class CapturedAudit:
                 allowed_rank(self.false_positive_rate, self.decoy_count),
                 seed=int(torch.randint(2**62, (), generator=stream(about.seed, "permutations"))),
             )
+            disjoint = plan.disjoint_ranks(distances, about.seed)
         found = self._findings(plan, trials, tests, about, version_checks(results, "trials"))
-        return with_exhibits(found, trials)
+        attacks = tuple(
+            one.model_copy(update={"disjoint": disjoint.get(one.name)}) for one in found.attacks
+        )
+        return with_exhibits(found.model_copy(update={"attacks": attacks}), trials)
 
     def _findings(
         self,

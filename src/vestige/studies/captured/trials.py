@@ -13,6 +13,7 @@ from vestige.distances import Distance
 from vestige.errors import BadInput
 from vestige.interfaces import Attack, Observation, Public
 from vestige.records import Records
+from vestige.reports.audit import DisjointRanks
 from vestige.statistics.permutation_tests import ClassPool
 from vestige.streams import stream
 from vestige.studies.audit.trial_files import trial_bytes
@@ -79,6 +80,40 @@ class TrialPlan:
             )
             for label, numbers in self.classes.items()
         ]
+
+    def disjoint_ranks(
+        self, distances: Mapping[str, Sequence[np.ndarray]], seed: int
+    ) -> dict[str, DisjointRanks]:
+        """Ranks of every trial among other records of its class that no other trial compares with.
+
+        Whoever was audited is in no other trial's set, so given the sets the secret of each is any
+        of its own with equal probability, independently, if the release says nothing of it: limits
+        for independent trials hold. Nothing where a class has fewer other records than trials.
+        """
+        shares = {
+            label: (len(self.trials[numbers[0]].pool) - len(numbers)) // len(numbers)
+            for label, numbers in self.classes.items()
+        }
+        decoys = min(shares.values())
+        if decoys < 1:
+            return {}
+        ranks: dict[str, dict[int, int]] = {name: {} for name in distances}
+        for label, numbers in self.classes.items():
+            count = len(numbers)
+            others = len(self.trials[numbers[0]].pool) - count
+            order = count + torch.randperm(others, generator=stream(seed, "disjoint", label))
+            for place, number in enumerate(numbers):
+                own = order[place * decoys : (place + 1) * decoys].numpy()
+                for name, rows in distances.items():
+                    row = rows[number]
+                    # Ties count against the audited record.
+                    ranks[name][number] = 1 + int((row[own] <= row[place]).sum())
+        return {
+            name: DisjointRanks(
+                candidates=decoys + 1, ranks=tuple(found[n] for n in range(len(self.trials)))
+            )
+            for name, found in ranks.items()
+        }
 
 
 def draw_trials(
