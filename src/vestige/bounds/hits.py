@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from vestige.bounds.accounting import epsilon_at
+from vestige.bounds.accounting import epsilon_at, epsilon_by_renyi
 from vestige.bounds.allowance import tightest
 from vestige.bounds.description import USUAL_DELTA, in_words
 from vestige.bounds.shown import gaussian_epsilon
@@ -20,6 +20,9 @@ from vestige.mechanisms import (
 from vestige.reports import numbers
 from vestige.reports.audit import HitBound, HitBounds
 from vestige.statistics.rates import allowed_rank
+
+LARGE_EPSILON = 100.0
+"""An ε beyond which Rényi divergences are exact enough, and a loss distribution is slow."""
 
 
 def bounds_on_hits(mechanism: Mechanism, false_positive_rate: float, decoys: int) -> HitBounds:
@@ -81,6 +84,8 @@ def _stated_epsilon(mechanism: Mechanism, delta: float) -> float | None:
     if mu is not None:
         return gaussian_epsilon(mu, delta)
     if noise_parts(mechanism) or isinstance(mechanism, ZeroConcentratedDP | RenyiDP):
-        epsilon = epsilon_at(mechanism, delta)
+        epsilon = epsilon_by_renyi(mechanism, delta)
+        if epsilon <= LARGE_EPSILON:
+            epsilon = epsilon_at(mechanism, delta)
         return epsilon if math.isfinite(epsilon) else None
     return None

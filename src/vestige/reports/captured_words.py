@@ -1,4 +1,4 @@
-"""What a verdict on captured releases says of its permutation tests. Pure, without torch."""
+"""What a verdict says of permutation tests of captured releases, and of trials that were added."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def permutation_sentence(attack: AttackFindings) -> str:
 
 
 def method_sentence(findings: AuditFindings) -> str:
-    """Say how a verdict and limits on captured releases come about, or nothing for other audits."""
+    """Say how limits come about where releases were captured or trials added; else nothing."""
     pool = findings.smallest_pool
     if pool is None:
-        return ""
+        return _added_sentence(findings)
     return (
         "All trials share one pool, the audited records and others of their classes, at least "
         f"{pool:,} of a class. So the verdict is that of a permutation test. Its statistic is the "
@@ -49,4 +49,17 @@ def method_sentence(findings: AuditFindings) -> str:
         "of random ways to put records of the same classes behind the releases that reach it. "
         f"Limits are those of Clopper and Pearson with {pool - 1:,} of {pool:,} trials counted, "
         "which allows for the shared pool."
+    )
+
+
+def _added_sentence(findings: AuditFindings) -> str:
+    """Say that trials were added to an audit, and what that costs; else nothing."""
+    if not findings.earlier_trials:
+        return ""
+    sizes = ", then ".join(f"{size:,}" for size in findings.earlier_trials)
+    return (
+        f"Trials were added: the audit was planned with {sizes} and has "
+        f"{findings.trials_planned:,} now. Limits therefore hold at all numbers of trials at once, "
+        "and are wider than those of a plan that ran once. The report before the first addition "
+        "has an error of its own."
     )

@@ -173,14 +173,17 @@ class ThreatDescription(Document):
 
 
 class Times(Document):
-    """When and how long: the only part of a report that differs between equal runs.
+    """When, how long, beside what: the only part of a report that differs between equal runs.
 
-    ``expected`` is what was predicted before the work began, where that was long.
+    ``expected`` is what was predicted before the work began, where that was long. ``other_runs``
+    says whether the same study was also started with other seeds or sizes, as far as folders
+    beside the run tell.
     """
 
     started: str = ""
     finished: str = ""
     expected: str = ""
+    other_runs: str = ""
     cpu_seconds: float = 0.0
     seconds_per_trial: dict[str, float] = Field(default_factory=dict)
 

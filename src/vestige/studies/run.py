@@ -21,6 +21,7 @@ from vestige.reports.parts import CheckOutcome, Failure, Times
 from vestige.reports.report import Findings, Report
 from vestige.studies.field_digests import field_digests
 from vestige.studies.judge import report_on
+from vestige.studies.other_runs import other_runs
 from vestige.studies.store import MemoryUnits, RunFolder
 from vestige.studies.study import Extendable, Header, PredictsTime, Study, UnitStopped
 from vestige.studies.unit_files import UnitResult, is_provisional, unit_in
@@ -103,6 +104,7 @@ def run(
             finished=_now(),
             expected=expected,
             cpu_seconds=time.process_time() - cpu + spent,
+            other_runs="" if directory is None else other_runs(Path(directory), manifest),
         )
         found += [store.read(number) for number in store.finished() if number < len(names)]
         found.sort(key=lambda one: one.number)

@@ -23,6 +23,7 @@ from vestige.reports.parts import (
     ThreatDescription,
     VerdictKind,
 )
+from vestige.reports.shown import UNIT, shown_sentence
 from vestige.statistics.fits import is_unmatched
 
 NO_FIGURE = "A check failed: no figure of this audit can be cited."
@@ -173,6 +174,8 @@ def _result(report: AuditReport) -> Part:
         said.append(
             f"{claim.source} claims at most {numbers.share(claim.rate)}, which is no theorem."
         )
+    if report.judgement.shown is not None:
+        said.append(f"{shown_sentence(report.judgement.shown)} Unit of privacy: {UNIT}")
     return Part("Result and its limits", tuple(said), items)
 
 

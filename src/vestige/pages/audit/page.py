@@ -9,6 +9,7 @@ from typing import TypedDict
 from vestige.pages.audit import evidence, front
 from vestige.pages.audit.assessment import assess_audit
 from vestige.pages.audit.exclusivity import exclusivity_view
+from vestige.pages.audit.shown import shown_view
 from vestige.pages.pictures import Scale
 from vestige.pages.shell import (
     Front,
@@ -23,7 +24,7 @@ from vestige.pages.shell import (
 from vestige.pages.templates import fragment, text
 from vestige.reports import numbers
 from vestige.reports.audit import AuditFindings, AuditReport
-from vestige.reports.parts import VerdictKind
+from vestige.reports.parts import Check, VerdictKind
 
 HARD_LIMIT = 6_000_000
 """Bytes that a page may have; optional pictures are dropped in turn until it fits."""
@@ -86,6 +87,7 @@ def _page(
         else front.triplets(report, batches=batches, differences=differences, film=film)
     )
     condition = None if invalid else exclusivity_view(report)
+    shown = None if invalid else shown_view(report)
     note = front.trials_note(found)
     if not film and any(one.film for one in found.exhibits):
         note += " The film strip is left out to keep the page small."
@@ -99,7 +101,7 @@ def _page(
         front=replace(
             Front.of(report.verdict),
             exhibit=exhibit if triplets else "",
-            lede=(report.verdict.lede, ""),
+            lede=(report.verdict.lede, shown.sentence if shown else ""),
             failed=failed_checks(report.judgement.checks) if invalid else (),
             arrays=() if invalid else front.arrays(report),
             layout=("slim " if len(triplets) in (1, 2) else "")
@@ -110,9 +112,9 @@ def _page(
             "audit.html",
             evidence=doubt and (found, doubt, triplets),
             exclusivity=condition and (condition,),
-            bounds=doubt and (report, evidence.theory(report), front.named_claim(found)),
+            bounds=doubt and (report, evidence.theory(report), front.named_claim(found), shown),
         ),
-        checks=report.judgement.checks,
+        checks=(*report.judgement.checks, *_other_runs(found)),
         partial=evidence.partial(report) if invalid and found.attacks else None,
         limits=found.limits,
         appendix=sections("audit.html", assessment=(assess_audit(report),)),
@@ -124,6 +126,12 @@ def _page(
         scripts=(text("trials.js"),) if images and not found.redacted else (),
         readouts={"roc-readout": doubt.roc.readout} if doubt and doubt.roc else None,
     )
+
+
+def _other_runs(findings: AuditFindings) -> list[Check]:
+    """A remark on the same audit with other seeds or sizes, which is no part of its judgement."""
+    said = findings.times.other_runs
+    return [Check.remark(said)] if said else []
 
 
 def _settings(findings: AuditFindings) -> list[tuple[str, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from vestige.bounds.description import in_words
@@ -72,6 +72,9 @@ class Audit:
     a class mean) join the attacks: every attack is reported against them. ``decoys`` per trial
     default to the fewest that the false positive rate needs. ``mechanism`` is what the release is
     said to be, by default what the victim says; its bound is held against the rates.
+    More ``trials`` in the same run folder are added to those that are there; limits then hold at
+    all numbers of trials at once. The rank of a secret by distance to the reconstruction decides
+    the verdict; ranks by an attack's own likelihood, where it has one, count for the ε shown.
     ``exclusivity_stages`` are other widths or checkpoints of the network, whose batches are held
     against the exclusivity condition beside those of the audited one.
     """
@@ -146,8 +149,17 @@ class Audit:
             **choice_settings(attacks),
         }
 
+    @property
+    def size(self) -> int:
+        """How many trials; more can be added later."""
+        return self.trials
+
+    def resized(self, size: int) -> Audit:
+        """The same audit with another number of trials."""
+        return replace(self, trials=size)
+
     def identity(self) -> str:
-        """Digest of everything that decides what a trial finds."""
+        """Digest of everything that decides what a trial finds, but for the number of trials."""
         return fingerprint(self)
 
     def code(self) -> dict[str, str]:
@@ -223,6 +235,7 @@ def _findings(
         seed=about.seed,
         trials_planned=audit.trials,
         trials_finished=len(results),
+        earlier_trials=about.earlier_sizes,
         batch_size=audit.batch_size,
         decoys=audit.decoy_count,
         false_positive_rate=audit.false_positive_rate,
@@ -240,10 +253,17 @@ def _findings(
         limits=audit_limits(
             audit.prior.space, informed=isinstance(audit.victim.simulator, InformedSimulator)
         ),
-        settings={**audit.settings(), "Trials, seed": f"{audit.trials:,}, {about.seed}"},
+        settings={**audit.settings(), "Trials, seed": _trials_in_words(audit, about)},
         environment=environment(device),
         times=with_trial_times(about.times, results),
     )
+
+
+def _trials_in_words(audit: Audit, about: Header) -> str:
+    """How many trials with which seed, and from how many they were extended."""
+    earlier = ", ".join(f"{size:,}" for size in about.earlier_sizes)
+    extended = f" extended from {earlier}," if earlier else ""
+    return f"{audit.trials:,},{extended} {about.seed}"
 
 
 def release_words(kind: type[Release]) -> str:
