@@ -1,7 +1,7 @@
 """Limits and evidence that hold at all sample sizes at once, so that trials may be added.
 
-A limit of Clopper and Pearson holds for a number of trials that was fixed in advance. Whoever looks
-at it and then adds trials has several chances to be wrong. The forms here may be looked at after
+A limit of Clopper and Pearson holds for a number of trials that was fixed in advance. Looking at it
+and then adding trials gives several chances to be wrong. The forms here may be looked at after
 every trial. For hits X_1, X_2, … with P(X_t = 1 | past) ≤ p the mixture of likelihood ratios
 
     M_n(p) = ∫_p^1 (q/p)^S ((1 − q)/(1 − p))^(n − S) dπ(q | q > p),   S = X_1 + … + X_n,

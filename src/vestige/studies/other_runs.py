@@ -1,7 +1,7 @@
 """Other runs of the same study in folders beside a run folder: other seeds, other sizes.
 
 One study with one seed, planned in advance, is what a confidence speaks of. Ten seeds and the best
-of them are not. Nobody is kept from running a study again, but a report says so where it can.
+of them are not. A study may always be run again, but its report says so where it can.
 """
 
 from __future__ import annotations

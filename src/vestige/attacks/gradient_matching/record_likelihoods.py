@@ -19,7 +19,7 @@ def gaussian_log_likelihoods(
     """−½ Σ (g − g̃(z))²/s² for each record z (n,): g the release, g̃(z) its replay, s the noise.
 
     The logarithm of the density of a release of one record under known Gaussian noise, up to a
-    constant. None where there are several records or nobody knows how many, where no noise is
+    constant. None where there are several records or their number is unknown, where no noise is
     known, or where what is known of it is uncertain.
     """
     if observation.hints.batch_size != 1:

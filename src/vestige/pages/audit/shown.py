@@ -26,16 +26,22 @@ def shown_view(report: AuditReport) -> ShownView | None:
     if shown is None:
         return None
     return ShownView(
-        sentence=shown_sentence(shown),
+        sentence=_unbroken(shown_sentence(shown)),
         ranks=_ranks(shown) if shown.ranks else None,
-        notes=_notes(shown) if shown.ranks else (),
+        notes=tuple(_unbroken(one) for one in _notes(shown)) if shown.ranks else (),
         anytime=_anytime(report),
     )
 
 
+def _unbroken(sentence: str) -> str:
+    """A sentence in which no line ends inside ε = 2.1 or 1e-5."""
+    joined = sentence.replace(" = ", f"{numbers.NO_BREAK}={numbers.NO_BREAK}")
+    return joined.replace("e-", "e\N{NON-BREAKING HYPHEN}")
+
+
 def _ranks(shown: ShownPrivacy) -> Table:
     columns = (
-        Column("Secrets among the first places", number=False),
+        Column("Secrets", number=False),
         Column("ε, any mechanism"),
         Column("μ, Gaussian"),
         Column("ε, Gaussian"),
@@ -47,7 +53,8 @@ def _ranks(shown: ShownPrivacy) -> Table:
             f"{one.candidates:,} candidates",
             (
                 "; ".join(
-                    f"{hits:,} of {one.trials:,} in {'the first' if place == 1 else f'{place:,}'}"
+                    f"{hits:,} of {one.trials:,} "
+                    + ("came first" if place == 1 else f"among the first {place:,}")
                     for place, hits in zip(one.places, one.hits)
                 ),
                 *(rounded_down(x) for x in (one.epsilon, one.mu, one.gaussian_epsilon)),

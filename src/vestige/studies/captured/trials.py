@@ -86,9 +86,9 @@ class TrialPlan:
     ) -> dict[str, DisjointRanks]:
         """Ranks of every trial among other records of its class that no other trial compares with.
 
-        Whoever was audited is in no other trial's set, so given the sets the secret of each is any
-        of its own with equal probability, independently, if the release says nothing of it: limits
-        for independent trials hold. Nothing where a class has fewer other records than trials.
+        Audited records are in no other trial's set, so given the sets the secret of each is any of
+        its own with equal probability, independently, if the release says nothing of it: limits for
+        independent trials hold. Empty where a class has fewer other records than trials.
         """
         shares = {
             label: (len(self.trials[numbers[0]].pool) - len(numbers)) // len(numbers)
