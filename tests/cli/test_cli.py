@@ -406,12 +406,23 @@ def test_an_audit_in_a_folder_that_is_not_its_own(refused, vestige):
     write("other.py", AUDIT.replace("<b>T</b>", "Other"))
     assert vestige("audit", "mine.py", "--trials", "2", "--out", "o")[0] == 0
     assert "another title" in refused("audit", "other.py", "--trials", "2", "--out", "o")
-    assert "2 units, not 3" in refused("audit", "mine.py", "--trials", "3", "--out", "o")
+    assert "size 2, not 1" in refused("audit", "mine.py", "--trials", "1", "--out", "o")
     assert "seed 0, not 1" in refused(
         "audit", "mine.py", "--trials", "2", "--seed", "1", "--out", "o"
     )
     assert "is a file" in refused("audit", "mine.py", "--out", "mine.py")
     assert "holds other files" in refused("audit", "mine.py", "--out", ".")
+
+
+def test_trials_are_added_to_a_finished_folder(vestige):
+    write("mine.py", AUDIT)
+    assert vestige("audit", "mine.py", "--trials", "2", "--out", "o")[0] == 0
+    code, said, _ = vestige("run", "mine.py", "--trials", "3", "--out", "o")
+    assert code == 0
+    assert "no ε above 0" in said
+    held = json.loads(Path("o/report.json").read_text())
+    assert held["findings"]["earlier_trials"] == [2]
+    assert held["findings"]["trials_finished"] == 3
 
 
 @pytest.mark.skipif(not Path("/proc/version").exists(), reason="needs a place nobody can write to")

@@ -109,7 +109,10 @@ def run_study(
         str, typer.Argument(help="Python file with one study, or FILE.py:NAME of one of several.")
     ],
     trials: Annotated[
-        int | None, typer.Option(min=1, help="Number of trials; default: as in FILE.")
+        int | None,
+        typer.Option(
+            min=1, help="Number of trials (default: as in FILE); more than --out holds are added."
+        ),
     ] = None,
     heads: Annotated[
         int | None,
@@ -135,7 +138,10 @@ def run_study(
 def audit(
     file: Annotated[str, typer.Argument(help="Python file that defines audit = Audit(...).")],
     trials: Annotated[
-        int | None, typer.Option(min=1, help="Number of trials; default: as in FILE.")
+        int | None,
+        typer.Option(
+            min=1, help="Number of trials (default: as in FILE); more than --out holds are added."
+        ),
     ] = None,
     seed: Seed = 0,
     threads: Threads = 1,

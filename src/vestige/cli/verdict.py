@@ -58,6 +58,7 @@ def show_verdict(report: Report[Any, Any], page: Path, fail_above: float | None 
     from vestige.reports.audit import AuditReport
     from vestige.reports.inversion import InversionReport
     from vestige.reports.parts import VerdictKind
+    from vestige.reports.shown import shown_sentence
     from vestige.statistics.audit_rates import strongest
     from vestige.statistics.fits import is_unmatched
     from vestige.studies.inversion.judge import further_remarks
@@ -70,7 +71,9 @@ def show_verdict(report: Report[Any, Any], page: Path, fail_above: float | None 
     lede = "" if verdict.lede.lower() in verdict.headline.lower() else verdict.lede
     remarks = further_remarks(shown) if isinstance(shown, InversionReport) else []
     if isinstance(shown, AuditReport):
-        remarks = preflight_remarks(shown)
+        privacy = shown.judgement.shown
+        remarks = [shown_sentence(privacy)] if privacy is not None else []
+        remarks += [*preflight_remarks(shown), shown.findings.times.other_runs]
     for text in filter(None, (lede, verdict.remedy, *remarks)):
         typer.echo(terminal_text(text))
     typer.echo(terminal_text(f"Page: {page}"))
