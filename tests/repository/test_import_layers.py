@@ -32,6 +32,7 @@ LAYERS = (
     "studies",
     "experimental",
     "pages",
+    "runs",
     "integrations",
     "cli",
 )

@@ -14,6 +14,7 @@ import click
 import typer
 
 from vestige import __version__
+from vestige.cli.evidence import sign, verify
 from vestige.cli.options import (
     Address,
     EngineChoice,
@@ -285,6 +286,8 @@ def attacks() -> None:
     Console().print(attack_list())
 
 
+app.command()(verify)
+app.command()(sign)
 app.command()(bounds)
 app.command()(calibrate)
 

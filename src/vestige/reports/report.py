@@ -23,6 +23,8 @@ class Findings(Document):
     """What a study measured: no verdict, no judged numbers.
 
     ``seed`` is None where it is withheld. ``failure`` says why units are missing, if they are.
+    ``digests`` are SHA-256 digests of the audited ``model`` and ``data`` and of the ``prior``, as
+    far as there are any.
     """
 
     title: str
@@ -34,6 +36,7 @@ class Findings(Document):
     settings: dict[str, str] = Field(default_factory=dict)
     environment: dict[str, str] = Field(default_factory=dict)
     redacted: bool = False
+    digests: dict[str, str] = Field(default_factory=dict)
     times: Times = Times()
 
     def __repr_args__(self) -> Iterator[tuple[str, str]]:

@@ -4,6 +4,8 @@ RUN/manifest.json               which study this is
 RUN/units/000000.safetensors    one file for each finished unit
 RUN/report.json                 the report
 RUN/unfinished.json             which units were not finished when the report was written, if any
+RUN/digests.json                SHA-256 digests of all of these, written with the report
+RUN/digests.json.sig            a signature of them, if the run was signed
 RUN/page.html                   the page
 RUN/lock                        held by the process that works here
 """
@@ -32,6 +34,7 @@ from vestige.files import (
 from vestige.files.locks import lock_folder, refuse_links
 from vestige.reports.document import WrittenDocument
 from vestige.reports.numbers import plural
+from vestige.studies.run_digests import UNIT, write_digests
 from vestige.studies.unit_files import UnitResult, damaged, read_unit, unit_file, unit_in
 
 SCHEMA = 1
@@ -277,7 +280,7 @@ class RunFolder:
             checked.read(number)
         again, planned = self.again(held), held.get("units")
         planned = planned if isinstance(planned, int) else 0
-        lost = sorted(set(range(planned)) - set(finished) - self._unfinished())
+        lost = sorted(set(range(planned)) - set(finished) - self.unfinished())
         if lost:
             more = f" and {plural(len(lost) - 1, 'more unit')}" if len(lost) > 1 else ""
             are = "are" if more else "is"
@@ -302,8 +305,9 @@ class RunFolder:
             write_atomically(self.path / "report.json", document_bytes(report))
             if not left:
                 path.unlink(missing_ok=True)
+            write_digests(self.path)
 
-    def _unfinished(self) -> set[int]:
+    def unfinished(self) -> set[int]:
         """The units that were not on disk when the report was written."""
         path, again = self.path / "unfinished.json", "rerun the same command to resume"
         if not path.exists():
@@ -371,5 +375,5 @@ def _numbered(folder: Path) -> Iterator[int]:
     """Numbers of the units in a folder; temporary and foreign files are not taken for units."""
     if folder.is_dir():
         for path in folder.iterdir():
-            if re.fullmatch(r"[0-9]{6}\.safetensors|[1-9][0-9]{6,15}\.safetensors", path.name):
+            if UNIT.fullmatch(path.name):
                 yield int(path.stem)

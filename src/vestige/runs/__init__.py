@@ -1,0 +1,1 @@
+"""What can be done with finished runs: verify, sign, list, compare, export."""

@@ -1,0 +1,94 @@
+"""Detached signatures of a run's digests, made and checked by OpenSSH's ``ssh-keygen -Y``.
+
+The signature is of ``digests.json``, with the namespace below, so that it cannot be taken for that
+of an e-mail or a commit. Nothing cryptographic is written here.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+from vestige.errors import BadInput, NotFound, VestigeError, brief
+from vestige.files import explain_errors, save
+from vestige.printable import clean_text
+from vestige.runs.rederivation import Comparison
+from vestige.studies.run_digests import DIGESTS, SIGNATURE, write_digests
+
+NAMESPACE = "vestige-run"
+_SECONDS = 600
+"""A hardware key waits for a touch."""
+
+
+def sign(folder: str | Path, key: str | Path) -> Path:
+    """Sign a run that verifies with a private key, or the public one of a key in an agent.
+
+    ``digests.json`` is written again first, with the page. Return the path of the signature.
+    """
+    from vestige.runs.verification import verify
+
+    folder, key = Path(folder), Path(key)
+    program = _program()
+    if not key.is_file():
+        raise NotFound(f"{key} does not exist: give your ssh key, made by 'ssh-keygen -t ed25519'.")
+    found = verify(folder)
+    if not found.verified:
+        raise BadInput(f"{folder} does not verify, so it was not signed: {found.differences[0]}")
+    with explain_errors(folder):
+        write_digests(folder, page=True)
+        content = (folder / DIGESTS).read_bytes()
+    done = _run([program, "-Y", "sign", "-q", "-n", NAMESPACE, "-f", str(key)], content)
+    if done.returncode or not done.stdout.startswith(b"-----BEGIN SSH SIGNATURE-----"):
+        raise VestigeError(f"ssh-keygen did not sign with {key} ({_reason(done)}): check the key.")
+    save(folder / SIGNATURE, done.stdout)
+    return folder / SIGNATURE
+
+
+def check_signature(folder: str | Path, allowed_signers: str | Path, identity: str) -> Comparison:
+    """Whether an allowed signer of this name signed the digests of a run (ssh-keygen(1))."""
+    folder, allowed = Path(folder), Path(allowed_signers)
+    program = _program()
+    if not allowed.is_file():
+        raise NotFound(f"{allowed} does not exist: give a file of allowed signers (ssh-keygen(1)).")
+    if not identity or identity.startswith("-") or any(c in identity for c in "*?!,\n"):
+        raise BadInput(f"The identity is {brief(identity)}: give a name of the file of signers.")
+    signature = folder / SIGNATURE
+    if not signature.is_file() or signature.is_symlink():
+        return Comparison(differences=[f"{SIGNATURE} is missing: the run is not signed."])
+    try:
+        content = (folder / DIGESTS).read_bytes()
+    except OSError:
+        return Comparison(differences=[f"{DIGESTS} is missing, which was signed."])
+    files = ["-f", str(allowed), "-s", str(signature)]
+    done = _run(
+        [program, "-Y", "verify", "-q", "-n", NAMESPACE, "-I", identity, *files],
+        content,
+    )
+    if done.returncode:
+        reason = f" ({_reason(done)})" if _reason(done) else ""
+        return Comparison(
+            differences=[f"The signature is not one of {identity} on {DIGESTS} as it is{reason}."]
+        )
+    return Comparison(confirmed=[f"{identity} signed {DIGESTS}."])
+
+
+def _program() -> str:
+    found = shutil.which("ssh-keygen")
+    if found is None:
+        raise NotFound("Signatures need ssh-keygen, which is not here: install OpenSSH.")
+    return found
+
+
+def _run(command: list[str], content: bytes) -> subprocess.CompletedProcess[bytes]:
+    try:
+        return subprocess.run(
+            command, input=content, capture_output=True, timeout=_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise VestigeError(f"ssh-keygen did not end ({error}): run the command again.") from error
+
+
+def _reason(done: subprocess.CompletedProcess[bytes]) -> str:
+    lines = done.stderr.decode(errors="replace").strip().splitlines()
+    return clean_text(lines[-1][:160].rstrip(".")) if lines else ""
