@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from vestige.records import Records as Records
     from vestige.records import TableSpace as TableSpace
     from vestige.reports.files import load_report as load_report
+    from vestige.runs.tables import frame as frame
     from vestige.studies.audit.plan import Audit as Audit
     from vestige.studies.captured.plan import CapturedAudit as CapturedAudit
     from vestige.studies.comparison.plan import Comparison as Comparison

@@ -14,7 +14,7 @@ import click
 import typer
 
 from vestige import __version__
-from vestige.cli.evidence import sign, verify
+from vestige.cli import evidence
 from vestige.cli.options import (
     Address,
     EngineChoice,
@@ -286,8 +286,15 @@ def attacks() -> None:
     Console().print(attack_list())
 
 
-app.command()(verify)
-app.command()(sign)
+for command in (
+    evidence.verify,
+    evidence.sign,
+    evidence.index,
+    evidence.view,
+    evidence.diff,
+    evidence.export,
+):
+    app.command()(command)
 app.command()(bounds)
 app.command()(calibrate)
 

@@ -67,3 +67,86 @@ def sign(
     from vestige.runs.signatures import sign as sign_run
 
     typer.echo(terminal_text(f"Signature: {sign_run(run, key)}"))
+
+
+def index(
+    folder: Annotated[Path, typer.Argument(help="Folder with runs below it.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Page to write (default: FOLDER/index.html).")
+    ] = None,
+) -> None:
+    """Write one page that lists all runs below a folder, without secrets."""
+    from vestige.reports.numbers import plural
+    from vestige.runs.index_page import write_index
+
+    page, count = write_index(folder, out)
+    typer.echo(terminal_text(f"{plural(count, 'run')}: {page}"))
+
+
+def view(
+    folder: Annotated[Path, typer.Argument(help="Folder with runs below it.")],
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port (0 = any free one).")] = 0,
+) -> None:
+    """Serve the list of runs on this computer alone, live, until ctrl-C."""
+    from vestige.runs.server import RunServer
+
+    server = RunServer(folder, port)
+    typer.echo(terminal_text(f"Open {server.address} (ctrl-C ends it)"))
+    server.run()
+
+
+def diff(
+    old: Annotated[Path, typer.Argument(help="Run folder of an audit.")],
+    new: Annotated[Path, typer.Argument(help="Run folder of a later audit.")],
+) -> None:
+    """Say whether a new release leaks more than an old one: pair by pair, with exact limits."""
+    from vestige.runs.differences import compare_runs
+
+    found = compare_runs(old, new)
+    typer.secho(terminal_text(found.sentence), bold=True)
+    how = (
+        f"Unpaired, because {found.unpaired}: limits of independent samples, wider than of pairs."
+        if found.unpaired
+        else "Paired: both runs audited the same records with the same seed."
+    )
+    typer.echo(terminal_text(how))
+    for one in found.attacks:
+        hits = f"{one.attack}: {one.old[0]:,} of {one.old[1]:,} secrets hit in the old run, "
+        hits += f"{one.new[0]:,} of {one.new[1]:,} in the new one"
+        if one.paired is None:
+            limits = f"{100 * one.lower:+.1f} to {100 * one.upper:+.1f} points"
+        else:
+            p = one.paired
+            hits += f"; both {p.both:,}, new only {p.new_only:,}, old only {p.old_only:,}, "
+            hits += f"neither {p.neither:,}"
+            limits = f"{one.lower:+.1f} to {one.upper:+.1f} hits, p = {p.p_value:.2g}"
+        typer.echo(terminal_text(f"{hits}. Difference {limits}."))
+    joint = " joint over attacks" if len(found.attacks) > 1 else ""
+    typer.echo(f"Limits have {found.confidence:.0%} confidence{joint}.")
+    for remark in found.remarks:
+        typer.echo(terminal_text(f"Remark: {remark}"))
+
+
+def export(
+    run: Annotated[Path, typer.Argument(help="Run folder, or JSON file of a report.")],
+    csv: Annotated[
+        Path | None, typer.Option(help="Folder to write the tables to, one CSV file each.")
+    ] = None,
+    redacted: Annotated[
+        Path | None, typer.Option(help="New folder for redacted report, page and digests.")
+    ] = None,
+    redact: Annotated[bool, typer.Option("--redact", help="Redact the tables too.")] = False,
+) -> None:
+    """Write the tables of a report as CSV, or a redacted report to hand over."""
+    from vestige.reports.files import load_report
+    from vestige.runs.csv_tables import write_tables
+    from vestige.runs.hand_over import write_redacted
+
+    if csv is None and redacted is None:
+        raise BadInput("Say what to export: --csv FOLDER, --redacted FOLDER, or both.")
+    report = load_report(run)
+    if csv is not None:
+        made = write_tables(report.without_secrets() if redact else report, csv)
+        typer.echo(terminal_text(f"Tables: {len(made)} in {csv}"))
+    if redacted is not None:
+        typer.echo(terminal_text(f"Redacted report and page: {write_redacted(report, redacted)}"))

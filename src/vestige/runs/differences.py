@@ -1,0 +1,184 @@
+"""Does the new release leak more than the old one? Two audits of the same secrets, pair by pair.
+
+Trials of two runs are pairs if both audited the same records with the same seed, which their units
+hold. Other audits are compared as independent samples, and that is said; other kinds are refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from vestige.errors import BadInput, VestigeError
+from vestige.reports import numbers
+from vestige.reports.audit import AttackFindings, AuditFindings, AuditReport
+from vestige.reports.files import load_report
+from vestige.statistics.paired_hits import PairedHits, paired_hits, unpaired_difference
+from vestige.statistics.rates import allowed_rank
+from vestige.studies.store import RunFolder
+
+
+@dataclass(frozen=True)
+class AttackDifference:
+    """One attack in both runs: pairs of trials where there are any, and limits of the difference.
+
+    Limits are joint over the attacks; those of an unpaired comparison are of rates, not of hits.
+    """
+
+    attack: str
+    old: tuple[int, int]
+    new: tuple[int, int]
+    lower: float
+    upper: float
+    paired: PairedHits | None = None
+
+    @property
+    def direction(self) -> int:
+        """1 if the new run is shown to hit more, −1 if less, 0 if neither is shown."""
+        return (self.lower > 0) - (self.upper < 0)
+
+
+@dataclass(frozen=True)
+class RunDifference:
+    """What is shown about the difference of two runs, in one sentence, and attack by attack.
+
+    ``unpaired`` says why trials are no pairs; empty where they are.
+    """
+
+    sentence: str
+    confidence: float
+    attacks: tuple[AttackDifference, ...]
+    unpaired: str = ""
+    remarks: tuple[str, ...] = ()
+
+
+def compare_runs(old: str | Path, new: str | Path) -> RunDifference:
+    """Compare two runs of audits; ``new`` is the one that may leak more."""
+    first, second = _audit(old), _audit(new)
+    reason = _why_unpaired(Path(old), Path(new), first, second)
+    return difference_of(first, second, reason)
+
+
+def difference_of(old: AuditFindings, new: AuditFindings, unpaired: str = "") -> RunDifference:
+    """Compare the findings of two audits, as pairs unless there is a reason against it."""
+    allowed = [allowed_rank(one.false_positive_rate, one.decoys) for one in (old, new)]
+    if (old.false_positive_rate, old.decoys) != (new.false_positive_rate, new.decoys):
+        raise BadInput(
+            "The two runs count hits differently (false positive rate or decoys): run one of them "
+            "again with the settings of the other."
+        )
+    named = [[a for a in one.attacks if not a.guess and a.outcomes] for one in (old, new)]
+    names = [a.name for a in named[0] if a.name in {b.name for b in named[1]}]
+    if not names:
+        raise BadInput("The two runs share no attack: run the same attacks on both releases.")
+    confidence = min(old.confidence, new.confidence)
+    joint = 1 - (1 - confidence) / len(names)
+    by_name = [{a.name: a for a in part} for part in named]
+    found = tuple(
+        _difference(by_name[0][name], by_name[1][name], allowed[0], joint, paired=not unpaired)
+        for name in names
+    )
+    left = sorted({a.name for part in named for a in part} - set(names))
+    remarks = [f"Only one run has {', '.join(left)}: not compared."] if left else []
+    sizes = {len(part[0].outcomes) for part in named}
+    if not unpaired and len(sizes) > 1:
+        remarks.append(f"The runs have {min(sizes):,} and {max(sizes):,} trials: the first count.")
+    remarks += [
+        f"{name} has other settings in the new run."
+        for name in names
+        if by_name[0][name].settings != by_name[1][name].settings
+    ]
+    sentence = _sentence(found, unpaired=bool(unpaired))
+    return RunDifference(sentence, confidence, found, unpaired, tuple(remarks))
+
+
+def _difference(
+    old: AttackFindings, new: AttackFindings, allowed: int, confidence: float, *, paired: bool
+) -> AttackDifference:
+    first, second = ({o.trial: o.rank <= allowed for o in one.outcomes} for one in (old, new))
+    if not paired:
+        before, after = ((sum(one.values()), len(one)) for one in (first, second))
+        lower, upper = unpaired_difference(before, after, confidence)
+        return AttackDifference(old.name, before, after, lower, upper)
+    trials = sorted(first.keys() & second.keys())
+    pairs = paired_hits([first[t] for t in trials], [second[t] for t in trials], confidence)
+    before, after = ((sum(one[t] for t in trials), len(trials)) for one in (first, second))
+    return AttackDifference(old.name, before, after, pairs.lower, pairs.upper, pairs)
+
+
+def _sentence(found: Sequence[AttackDifference], *, unpaired: bool) -> str:
+    shown = [one for one in found if one.direction]
+    if {one.direction for one in shown} == {1, -1}:
+        return "The new release leaks more to one attack and less to another: see each of them."
+    if not shown:
+        return (
+            "The runs do not show that one release leaks more than the other. This is not "
+            "evidence that they leak equally."
+        )
+    best = max(shown, key=lambda one: min(abs(one.lower), abs(one.upper)))
+    more = best.direction > 0
+    word, least = ("more", best.lower) if more else ("fewer", -best.upper)
+    head = f"The new release leaks {'more' if more else 'less'}: {best.attack} hit"
+    if unpaired:
+        apart = abs(best.new[0] / best.new[1] - best.old[0] / best.old[1])
+        return f"{head} {_points(apart)} {word}, at least {_points(math.floor(least * 1e3) / 1e3)}."
+    count = abs(best.new[0] - best.old[0])
+    return f"{head} {count:,} {word} of {best.new[1]:,} secrets, {_at_least(least)}."
+
+
+def _points(difference: float) -> str:
+    return numbers.points(difference).lstrip("+")
+
+
+def _at_least(hits: float) -> str:
+    """A lower limit of a number of hits, which is an expectation, never rounded upwards."""
+    if hits >= 1:
+        return f"at least {math.floor(hits):,}"
+    tenths = math.floor(hits * 10)
+    return f"at least {tenths / 10:.1f}" if tenths else "more than 0"
+
+
+def _audit(path: str | Path) -> AuditFindings:
+    report = load_report(path)
+    if not isinstance(report, AuditReport):
+        raise BadInput(f"{path} holds a {report.kind}: vestige diff compares two audits.")
+    if report.findings.failure is not None:
+        raise BadInput(f"{path} holds an audit that was stopped: rerun its command to finish it.")
+    if report.findings.smallest_pool is not None:
+        raise BadInput(
+            f"{path} holds an audit of captured releases, whose trials share one pool of records: "
+            "the exact test of pairs does not hold for them."
+        )
+    return report.findings
+
+
+def _why_unpaired(old: Path, new: Path, first: AuditFindings, second: AuditFindings) -> str:
+    """Why trials of the runs are no pairs; empty if the same records were audited in both."""
+    if first.seed is None or first.seed != second.seed:
+        return "the seeds differ or are withheld"
+    if first.batch_size != second.batch_size:
+        return "the batch sizes differ"
+    if not (old / "units").is_dir() or not (new / "units").is_dir():
+        return "one of them has no units, which hold the secrets"
+    try:
+        pairs = zip(_secrets(old, first), _secrets(new, second))
+        same = all(a == b for a, b in pairs)
+    except (VestigeError, LookupError, ValueError, OSError) as error:
+        raise BadInput(f"The units cannot be compared: {error}") from error
+    return "" if same else "the secrets differ"
+
+
+def _secrets(path: Path, findings: AuditFindings) -> list[str]:
+    """A digest of the audited record and its first decoy, trial by trial."""
+    from vestige.studies.audit.trial_files import trial_of
+
+    run, found = RunFolder(path), []
+    for outcome in findings.attacks[0].outcomes:
+        trial = trial_of(run.read(outcome.trial))
+        secret, decoy = trial.tensors["secret/x"][trial.slot], trial.tensors["decoy"]
+        parts = [str(outcome.trial), *(one.numpy().tobytes().hex() for one in (secret, decoy))]
+        found.append(hashlib.sha256(" ".join(parts).encode()).hexdigest())
+    return found

@@ -1,0 +1,117 @@
+"""One static page of many runs: redacted, sortable, without a server and without requests.
+
+The rows are in the page, newest first; the script sorts, filters, and, where ``vestige view``
+serves the page, asks for the rows again while runs progress.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from markupsafe import Markup
+
+from vestige.files import save
+from vestige.pages import templates
+from vestige.pages.shell import STAMPS, Stamp
+from vestige.reports import numbers
+from vestige.reports.parts import VerdictKind
+from vestige.runs.summaries import DAMAGED, UNFINISHED, RunSummary, summaries
+
+INDEX = "index.html"
+DIGITS = 10
+"""Digits of a digest that a row shows; the whole one is its title."""
+
+STATES = {
+    **{kind.value: stamp for kind, stamp in STAMPS.items()},
+    UNFINISHED: Stamp("Unfinished", "dashed", "muted"),
+    DAMAGED: Stamp("Damaged", "dashed", "caution"),
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One run as the template draws it; ``keys`` are what its columns are sorted by."""
+
+    run: RunSummary
+    stamp: Stamp
+    link: str
+    lower: str
+    guess: str
+    count: str
+    date: str
+    cpu: str
+    keys: tuple[str, ...]
+
+
+def row_of(run: RunSummary) -> Row:
+    """A run as the template draws it."""
+    stamp = STATES.get(run.verdict, STATES[VerdictKind.INVALID.value])
+    finished = run.done is None or (run.done == run.planned and run.verdict != UNFINISHED)
+    count = "" if run.done is None else f"{run.done:,}"
+    count += "" if finished else f" of {run.planned:,}"
+    return Row(
+        run,
+        stamp,
+        quote(f"{run.folder}/page.html") if run.page else "",
+        "" if run.lower is None else f"at least {numbers.at_least(run.lower)}",
+        "" if run.guess is None else numbers.share(run.guess),
+        count,
+        "" if not run.date else f"{run.date[:10]} {run.date[11:16]}",
+        "" if run.cpu_seconds is None else numbers.seconds(run.cpu_seconds),
+        (
+            stamp.word,
+            (run.title or run.folder).lower(),
+            run.kind,
+            _number(run.lower),
+            _number(run.guess),
+            _number(run.done),
+            run.model,
+            run.data,
+            run.date or "9",
+            _number(run.cpu_seconds),
+        ),
+    )
+
+
+def _number(value: float | None) -> str:
+    return "-1" if value is None else f"{value:.6g}"
+
+
+def render_rows(runs: Sequence[RunSummary]) -> Markup:
+    """The rows of the table alone, for a page that is open already."""
+    return templates.fragment("index_rows.html", "rows", [row_of(run) for run in runs], DIGITS)
+
+
+def render_index(runs: Sequence[RunSummary], *, live: bool = False) -> str:
+    """The page of all runs; ``live`` lets it ask its server for new rows, and nobody else."""
+    style = templates.text("page.css") + templates.text("index.css")
+    script = templates.text("page.js") + templates.text("index.js")
+    policy = templates.policy(style, script)
+    return (
+        templates.environment()
+        .get_template("index.html")
+        .render(
+            policy=f"{policy}; connect-src 'self'" if live else policy,
+            style=Markup(style),
+            script=Markup(script),
+            live=live,
+            count=len(runs),
+            rows_html=render_rows(runs),
+        )
+    )
+
+
+def write_index(folder: str | Path, out: str | Path | None = None) -> tuple[Path, int]:
+    """Write the page of all runs below a folder into it; return its path and their number.
+
+    Elsewhere than in the folder, the page has no links to the pages of the runs.
+    """
+    base, runs = Path(folder), summaries(folder)
+    path = base / INDEX if out is None else Path(out)
+    if path.parent.resolve() != base.resolve():
+        runs = [RunSummary(**{**vars(run), "page": False}) for run in runs]
+    save(path, render_index(runs).encode())
+    return path, len(runs)

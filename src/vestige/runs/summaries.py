@@ -1,0 +1,228 @@
+"""One line about each run below a folder, without secrets: for lists, tables and pages.
+
+Titles and verdicts are those of the redacted report (``vestige.reports.redaction``). Names of
+folders are shown as they are: they are how a run is found.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import singledispatch
+from pathlib import Path
+from typing import Any
+
+from vestige.errors import BadInput, NotFound, VestigeError
+from vestige.files import read_document
+from vestige.printable import clean_text
+from vestige.reports.audit import AuditReport
+from vestige.reports.comparison import ComparisonReport
+from vestige.reports.files import load_report
+from vestige.reports.heads import HeadReport
+from vestige.reports.inversion import InversionReport
+from vestige.reports.noise import NoiseReport
+from vestige.reports.report import Report
+from vestige.statistics.audit_rates import strongest
+from vestige.studies.run_digests import PAGE, UNIT
+
+UNFINISHED, DAMAGED = "UNFINISHED", "DAMAGED"
+"""What stands in place of a verdict: a run without a report, and one that cannot be read."""
+
+DEEPEST = 6
+"""Levels of folders that are searched for runs."""
+
+MOST_RUNS = 20_000
+"""Most runs of one list."""
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """What a list says of a run.
+
+    ``lower`` is the lower limit of the share of secrets that the strongest attack hit, ``guess``
+    what guessing reaches; None where a kind has no such rate. ``done`` of ``planned`` are trials,
+    heads, images or units.
+    """
+
+    folder: str
+    kind: str
+    verdict: str
+    title: str = ""
+    lower: float | None = None
+    rate: float | None = None
+    guess: float | None = None
+    done: int | None = None
+    planned: int | None = None
+    release: str = ""
+    model: str = ""
+    data: str = ""
+    date: str = ""
+    cpu_seconds: float | None = None
+    page: bool = False
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """The rate of a report for a list: its value and lower limit, a guess, and what it rests on."""
+
+    done: int | None
+    planned: int | None
+    rate: float | None = None
+    lower: float | None = None
+    guess: float | None = None
+    release: str = ""
+
+
+@singledispatch
+def measure_of(report: Any) -> Measure:
+    """The rate of a report for a list; a kind of another package has none."""
+    return Measure(None, None)
+
+
+@measure_of.register
+def _audit(report: AuditReport) -> Measure:
+    findings, rates = report.findings, report.judgement.rates
+    best = strongest(findings, rates)
+    rate = None if best is None else report.judgement.rates_of(best).rate
+    guesses = [rates[a.name].rate for a in findings.attacks if a.guess and a.name in rates]
+    return Measure(
+        findings.trials_finished,
+        findings.trials_planned,
+        None if rate is None else rate.value,
+        None if rate is None else rate.lower,
+        max((one.value for one in guesses if one is not None), default=None),
+        findings.release,
+    )
+
+
+@measure_of.register
+def _heads(report: HeadReport) -> Measure:
+    rates = report.findings.rates
+    count = rates.strongest
+    point = count.operating_point
+    return Measure(
+        rates.heads,
+        rates.heads,
+        point.true_positive_rate,
+        count.joint_lower if count.test is not None else point.lower,
+        rates.false_positive_rate,
+        "a published head",
+    )
+
+
+@measure_of.register
+def _noise(report: NoiseReport) -> Measure:
+    """At the least noise: the images that the best method with a prior names."""
+    findings = report.findings
+    point = findings.points[0]
+    named = point.measures[point.strongest(findings.methods)].named
+    guess = 1 / findings.candidates
+    return Measure(
+        findings.images, findings.images, named.value, named.lower, guess, f"μ = {point.mu:g}"
+    )
+
+
+@measure_of.register
+def _comparison(report: ComparisonReport) -> Measure:
+    """The cell with the most hits: what the weakest defence leaves."""
+    findings = report.findings
+    hits = [c.most_hits for p in findings.points for c in p.cells if c.most_hits is not None]
+    most = max(hits, key=lambda one: one.lower, default=None)
+    return Measure(
+        findings.trials,
+        findings.trials,
+        None if most is None else most.value,
+        None if most is None else most.lower,
+        findings.false_positive_rate,
+        "the most exposed cell",
+    )
+
+
+@measure_of.register
+def _inversion(report: InversionReport) -> Measure:
+    return Measure(None, None, release=report.findings.release)
+
+
+def run_folders(folder: str | Path) -> list[str]:
+    """Folders of runs below a folder, relative to it, in order; links are not followed."""
+    base = Path(folder)
+    if not os.path.isdir(base):
+        raise NotFound(f"{base} is no folder: give a folder with runs below it.")
+    found = []
+    for place, inside, files in os.walk(base, followlinks=False):
+        relative = os.path.relpath(place, base)
+        if {"report.json", "manifest.json"} & set(files):
+            found.append(relative)
+            inside[:] = [name for name in inside if name != "units"]
+        if relative.count(os.sep) >= DEEPEST - 1:
+            inside.clear()
+        if len(found) > MOST_RUNS:
+            raise BadInput(f"{base} holds more than {MOST_RUNS:,} runs: give a folder with fewer.")
+    return sorted(found)
+
+
+def summaries(folder: str | Path) -> list[RunSummary]:
+    """One line about each run below a folder, newest first; runs without a date come first."""
+    return newest_first(summarize(Path(folder), name) for name in run_folders(folder))
+
+
+def newest_first(found: Iterator[RunSummary]) -> list[RunSummary]:
+    """Runs in the order of a list: those without a report, then by date, then by name."""
+    ordered = sorted(found, key=lambda one: one.folder)
+    return sorted(ordered, key=lambda one: one.date or "9", reverse=True)
+
+
+def summarize(base: Path, name: str) -> RunSummary:
+    """One line about the run in a folder; what cannot be read is said in it."""
+    path, shown = base / name, clean_text(name)
+    if not os.path.lexists(path / "report.json"):
+        return _unfinished(path, shown)
+    try:
+        report = load_report(path)
+        return _finished(path, shown, report)
+    except VestigeError as error:
+        problem = str(error).replace(f"{path}{os.sep}", "")
+    except Exception:  # every part can be sound and the whole make no sense
+        problem = "report.json holds numbers that do not belong together."
+    return RunSummary(shown, "", DAMAGED, problem=problem)
+
+
+def _finished(path: Path, name: str, report: Report[Any, Any]) -> RunSummary:
+    measure, findings = measure_of(report), report.findings
+    try:
+        hidden = report.without_secrets()
+        title = hidden.findings.title
+    except NotImplementedError:  # a report of another package that does not say what it withholds
+        title = ""
+    return RunSummary(
+        name,
+        report.kind,
+        report.verdict.kind.value,
+        title,
+        measure.lower,
+        measure.rate,
+        measure.guess,
+        measure.done,
+        measure.planned,
+        measure.release,
+        findings.digests.get("model", ""),
+        findings.digests.get("data", ""),
+        findings.times.finished,
+        findings.times.cpu_seconds,
+        (path / PAGE).is_file(),
+    )
+
+
+def _unfinished(path: Path, name: str) -> RunSummary:
+    """A run without a report: which kind it is, and how many of its units are on disk."""
+    try:
+        held = json.loads(read_document(path / "manifest.json"))
+        kind, planned = clean_text(str(held["kind"])), int(held["units"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, VestigeError):
+        return RunSummary(name, "", DAMAGED, problem="manifest.json is missing or damaged.")
+    units = path / "units"
+    done = sum(map(bool, map(UNIT.fullmatch, os.listdir(units)))) if units.is_dir() else 0
+    return RunSummary(name, kind, UNFINISHED, done=done, planned=planned)

@@ -1,0 +1,172 @@
+"""Lists of runs: what a line says, what it withholds, how large the page is; tables."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+import vestige
+from pages.comparison_worlds import comparison
+from pages.hostile import lengthened
+from pages.noise_studies import noise
+from pages.states import STATES
+from pages.studies import heads
+from run_worlds import audit, run_folder
+from vestige import frame, load_report
+from vestige.cli.app import main
+from vestige.content import document_bytes
+from vestige.errors import NotFound
+from vestige.runs.index_page import render_index, render_rows, write_index
+from vestige.runs.summaries import DAMAGED, UNFINISHED, measure_of, run_folders, summaries
+from vestige.statistics.audit_rates import strongest
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Path:
+    return run_folder("audit", tmp_path_factory.mktemp("many") / "run")
+
+
+@pytest.fixture
+def base(tmp_path, finished) -> Path:
+    """Reports of every kind, a run, one without a report, and damaged ones."""
+    for name, build in (("n", noise), ("h", heads), ("c", comparison), ("i", STATES["captured"])):
+        (tmp_path / "kinds" / name).mkdir(parents=True)
+        (tmp_path / "kinds" / name / "report.json").write_bytes(document_bytes(build()))
+    shutil.copytree(finished, tmp_path / "a")
+    shutil.copytree(finished, tmp_path / "deep" / "going")
+    (tmp_path / "deep" / "going" / "report.json").unlink()
+    (tmp_path / "deep" / "going" / "units" / "000002.safetensors").unlink()
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "report.json").write_text("{")
+    (tmp_path / "empty").mkdir()
+    os.symlink(tmp_path / "a", tmp_path / "link")
+    return tmp_path
+
+
+def test_every_run_has_a_line_and_links_are_not_followed(base):
+    assert run_folders(base) == [
+        *("a", "broken", "deep/going", "kinds/c", "kinds/h", "kinds/i", "kinds/n")
+    ]
+    found = {one.folder: one for one in summaries(base)}
+    assert {one.verdict for one in found.values()} >= {UNFINISHED, DAMAGED, "NOT_DEMONSTRATED"}
+    going = found["deep/going"]
+    assert (going.kind, going.done, going.planned) == ("audit", 2, 3)
+    assert "damaged or no report" in found["broken"].problem
+    assert found["kinds/n"].kind == "noise study"
+
+
+def test_a_line_says_what_the_report_says(base):
+    report = load_report(base / "a")
+    best = strongest(report.findings, report.judgement.rates)
+    line = next(one for one in summaries(base) if one.folder == "a")
+    assert line.lower == report.judgement.rates_of(best).rate.lower
+    assert line.model == report.findings.digests["model"]
+    assert line.data == report.findings.digests["data"]
+    assert line.cpu_seconds == report.findings.times.cpu_seconds
+    assert re.fullmatch(r"[0-9a-f]{64}", line.model)
+
+
+def test_digests_are_those_of_model_and_data():
+    first, again = vestige.run(audit()), vestige.run(audit(), seed=3)
+    other = vestige.run(audit(seed=9))
+    assert first.findings.digests == again.findings.digests
+    assert set(first.findings.digests) == {"model", "data", "prior"}
+    assert other.findings.digests["data"] != first.findings.digests["data"]
+
+
+def test_limits_of_other_kinds():
+    study = heads()
+    assert measure_of(study).lower == study.findings.rates.strongest.joint_lower
+    point = noise().findings.points[0]
+    assert measure_of(noise()).lower in {one.named.lower for one in point.measures}
+    cells = [c for p in comparison().findings.points for c in p.cells if c.most_hits]
+    assert measure_of(comparison()).lower == max(c.most_hits.lower for c in cells)
+    assert measure_of(STATES["captured"]()).lower is None
+
+
+def test_the_page_is_whole_and_newest_first(base):
+    path, count = write_index(base)
+    page = path.read_text()
+    assert count == 7
+    assert page.count("<tr data-keys") == 7
+    assert 'href="a/page.html"' in page
+    assert 'content="default-src &#39;none&#39;' in page
+    assert "connect-src" not in page
+    assert not re.search(r"""(?:src|href)=["'](?:https?:)?//""", page)
+    dates = re.findall(r"<td class=\"n\">(\d{4}-\d\d-\d\d \d\d:\d\d)</td>", page)
+    assert dates == sorted(dates, reverse=True)
+    assert oct(path.stat().st_mode & 0o777) == "0o600"
+    assert (base / "a" / "report.json").exists()
+
+
+def test_elsewhere_the_page_has_no_links(base, tmp_path):
+    path, _ = write_index(base / "a", tmp_path / "list.html")
+    assert "page.html" not in path.read_text()
+
+
+def test_hostile_titles_are_escaped_and_secrets_withheld(base, tmp_path):
+    report = load_report(base / "a")
+    place = tmp_path / "hostile" / "<img src=x onerror=alert(1)>"
+    place.mkdir(parents=True)
+    title = "Captured: </table><script>alert(1)</script>"
+    findings = report.findings.model_copy(update={"title": title})
+    whole = report.model_copy(update={"findings": findings})
+    (place / "report.json").write_bytes(document_bytes(whole))
+    page = str(render_rows(summaries(tmp_path / "hostile")))
+    assert "<script" not in page
+    assert "<img" not in page
+    (place / "report.json").write_bytes(
+        document_bytes(lengthened(report, "</script><script>alert(1)"))
+    )
+    assert "<script>alert" not in render_index(summaries(tmp_path / "hostile"))
+
+
+def test_lines_hold_no_seed_label_or_path(base):
+    page = str(render_rows(summaries(base)))
+    assert str(base) not in page
+    for text in ("base64", "<img", "seed"):
+        assert text not in page
+
+
+def test_the_bytes_of_a_row(base):
+    """1,000 rows must stay below 2 MB; the benchmark measures a whole page."""
+    lines = summaries(base)
+    rows = len(str(render_rows(lines * 20)))
+    assert rows / (20 * len(lines)) < 1_700
+
+
+def test_the_table_is_that_of_the_lines(base):
+    pytest.importorskip("pandas")
+    table = frame(base)
+    lines = summaries(base)
+    assert list(table["folder"]) == [one.folder for one in lines]
+    assert table["lower"].dropna().tolist() == [o.lower for o in lines if o.lower is not None]
+    assert str(table["date"].dtype).startswith("datetime64")
+    assert len(frame(base / "empty")) == 0
+
+
+def test_without_pandas_one_sentence(base, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(NotFound, match="install the extra 'table'"):
+        frame(base)
+
+
+def test_no_folder_is_one_sentence(tmp_path):
+    with pytest.raises(NotFound, match="is no folder"):
+        summaries(tmp_path / "none")
+
+
+def test_the_command(base, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["vestige", "index", str(base)])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 0
+    assert "index.html" in capsys.readouterr().out
+    keys = re.findall(r"data-keys='([^']*)'", (base / "index.html").read_text())
+    assert all(len(json.loads(one.replace("&#34;", '"'))) == 10 for one in keys)
