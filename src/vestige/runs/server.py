@@ -212,6 +212,7 @@ def _bound(port: int) -> socket.socket:
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         made.bind((LOOPBACK, port))
+        made.listen()  # so that the address answers as soon as it is printed
     except (OSError, OverflowError) as error:
         made.close()
         raise BadInput(f"Port {port} is not free ({error}): leave out --port.") from error
