@@ -127,7 +127,10 @@ SPOILED = {
     "an id is used twice": ("</main>", "<p id=runs>x</p></main>"),
     "there is not one main landmark": ("</main>", "</main><main>x</main>"),
     "two landmarks have one name": ("</main>", "<nav aria-label=a></nav><nav aria-label=a></nav>"),
-    "aria-labelledby names what is not there": ("</main>", "<p aria-labelledby=none>x</p></main>"),
+    "aria-labelledby names what is not there": (
+        "</main>",
+        "<p aria-labelledby=nowhere>x</p></main>",
+    ),
 }
 
 

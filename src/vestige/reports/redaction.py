@@ -30,8 +30,8 @@ names of captures      a file or a client may be called like a person
 
 What describes the audit stays: its title, the names, summaries and citations of attacks, defences
 and methods, the threat model, limits, bounds, claims, and the versions it ran with. These should
-hold no record. The digests of model, data and prior stay too: they confirm a model or a whole set of
-records to a reader who already holds all of it, and nothing about one record.
+hold no record. The digests of model, data and prior stay too: they confirm a model or a whole set
+of records to a reader who already holds all of it, and nothing about one record.
 
 A redacted report keeps its judgement, which was reached from the exact distances, and is not judged
 again. Ranks and times stay, in the order of the trials.
