@@ -20,7 +20,7 @@ import time
 
 from sheet import Sheet
 
-SECTIONS = ("audits", "captured", "comparisons", "noise", "heads", "head_limits")
+SECTIONS = ("audits", "distances", "captured", "comparisons", "noise", "heads", "head_limits")
 
 
 def main() -> int:

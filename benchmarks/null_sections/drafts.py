@@ -6,7 +6,14 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from vestige.reports.audit import AttackFindings, AuditFindings, Outcome, PermutationTest
+from vestige.reports.audit import (
+    AttackFindings,
+    AuditFindings,
+    FurtherDistance,
+    FurtherOutcome,
+    Outcome,
+    PermutationTest,
+)
 from vestige.reports.parts import SpaceDescription, ThreatDescription
 
 DECOYS, FALSE_POSITIVE_RATE = 9, 0.1
@@ -45,8 +52,10 @@ def draft(
     *,
     tests: Mapping[str, PermutationTest] | None = None,
     smallest_pool: int | None = None,
+    further: Sequence[FurtherDistance] = (),
+    further_outcomes: Mapping[str, Sequence[tuple[FurtherOutcome, ...]]] | None = None,
 ) -> AuditFindings:
-    """Findings, from ranks and distances by attack."""
+    """Findings, from ranks and distances by attack, also those by further distances."""
     tests = tests or {}
     trials = len(next(iter(ranks.values())))
     return AuditFindings(
@@ -64,6 +73,7 @@ def draft(
         false_positive_rate=FALSE_POSITIVE_RATE,
         confidence=0.95,
         distance="mean squared error",
+        further_distances=tuple(further),
         smallest_pool=smallest_pool,
         attacks=tuple(
             AttackFindings(
@@ -80,6 +90,7 @@ def draft(
                         decoy_distance=None,
                         nearest_decoy=None,
                         mse=float(own),
+                        further=further_outcomes[name][trial] if further_outcomes else (),
                     )
                     for trial, (rank, own) in enumerate(zip(found, distances[name]))
                 ),

@@ -89,6 +89,15 @@ def show_verdict(report: Report[Any, Any], page: Path, fail_above: float | None 
         return
     best = strongest(report.findings, report.judgement.rates)
     rate = None if best is None else report.judgement.rates_of(best).rate
-    if rate is not None and rate.value > fail_above:
-        typer.echo(f"Above the limit: {rate.value:.1%} of secrets, {fail_above:.1%} allowed.")
+    if rate is None:
+        return
+    further = (
+        other.value
+        for attack in report.findings.attacks
+        for other in report.judgement.rates_of(attack).further
+        if not attack.guess
+    )
+    highest = max((rate.value, *further))
+    if highest > fail_above:
+        typer.echo(f"Above the limit: {highest:.1%} of secrets, {fail_above:.1%} allowed.")
         raise typer.Exit(ABOVE)

@@ -60,13 +60,27 @@ class PooledRate(Document):
     needed: int
 
 
+class FurtherOutcome(Document):
+    """One attack on one trial by another distance than the primary one.
+
+    ``decoy_mean`` is the distance of the mean of the decoys from the secret.
+    """
+
+    rank: int
+    distance: float | None
+    decoy_distance: float | None
+    nearest_decoy: float | None
+    decoy_mean: float | None = None
+
+
 class Outcome(Document):
     """One attack on one trial. Distances are None where the attack gave nothing finite.
 
     ``rank`` is the place of the secret among itself and its decoys by distance to the
     reconstruction: 1 is closest, ties count against the attack. ``likelihood_rank`` is its place by
     the attack's own likelihood, where it has one. ``decoy_mean_error`` is the mean squared error of
-    the mean of the decoys, a guess that knows the class.
+    the mean of the decoys, a guess that knows the class. ``further`` holds ranks by the further
+    distances of the audit, in their order.
     """
 
     trial: int
@@ -84,6 +98,7 @@ class Outcome(Document):
     diverged: bool = False
     decoy_mean_error: float | None = None
     likelihood_rank: int | None = Field(default=None, ge=1)
+    further: tuple[FurtherOutcome, ...] = ()
 
 
 class DisjointRanks(Document):
@@ -116,6 +131,7 @@ class AttackRates(Document):
 
     ``anytime`` has the same hits with limits that hold at all numbers of trials at once, and
     ``e_value`` is the evidence, in the same sense, that it hits more often than chance allows.
+    ``further`` holds its rates by the further distances of the audit, in their order.
     """
 
     rate: Rate | None = None
@@ -123,6 +139,7 @@ class AttackRates(Document):
     pooled: PooledRate | None = None
     anytime: Rate | None = None
     e_value: float | None = Field(default=None, ge=0)
+    further: tuple[Rate, ...] = ()
 
 
 class Claim(Document):
@@ -220,13 +237,25 @@ class Exhibit(Document):
         yield from ((name, getattr(self, name)) for name in ("attack", "trial", "place", "rank"))
 
 
+class FurtherDistance(Document):
+    """A distance that was declared beside the primary one.
+
+    ``squared_error`` says that it is a mean squared error of the records' own values, so that half
+    the way from a guess to a secret is a quarter of it.
+    """
+
+    name: str
+    squared_error: bool = False
+
+
 class AuditFindings(Findings):
     """What the trials of an audit measured.
 
     ``smallest_pool`` is there for captured releases: the fewest records of one class that secrets
     and decoys come from. Limits allow for it. ``defense`` is what was done to the release before it
     left, in words; empty where nothing was. ``earlier_trials`` are the numbers of trials that were
-    planned before more were added: limits then hold at all numbers of trials at once.
+    planned before more were added: limits then hold at all numbers of trials at once. ``distance``
+    is the primary one, declared first; limits are joint over it and the ``further_distances``.
     """
 
     release: str
@@ -240,6 +269,7 @@ class AuditFindings(Findings):
     false_positive_rate: float
     confidence: float
     distance: str
+    further_distances: tuple[FurtherDistance, ...] = ()
     nearest_neighbor_distance: float | None = None
     smallest_pool: int | None = Field(default=None, ge=2)
     claim: Claim | None = None
@@ -247,6 +277,14 @@ class AuditFindings(Findings):
     attacks: tuple[AttackFindings, ...] = ()
     exhibits: tuple[Exhibit, ...] = ()
     exclusivity: Exclusivity | None = None
+
+    @model_validator(mode="after")
+    def _measured(self) -> Self:
+        """Refuse outcomes by other distances than the declared ones."""
+        outcomes = (outcome for attack in self.attacks for outcome in attack.outcomes)
+        if any(len(one.further) != len(self.further_distances) for one in outcomes):
+            raise ValueError("every outcome has a rank by each further distance")
+        return self
 
     @property
     def smallest_claim(self) -> Claim | None:
@@ -261,11 +299,13 @@ class AuditJudgement(Judgement):
     """The rates of the attacks, by name, and which exhibits are hits, in their order.
 
     ``shown`` is the privacy loss that the ranks show by themselves; None in an INVALID audit.
+    ``distance`` is the one that the verdict speaks of, where that is not the primary one.
     """
 
     rates: dict[str, AttackRates] = Field(default_factory=dict)
     hits: tuple[bool, ...] = ()
     shown: ShownPrivacy | None = None
+    distance: str = ""
 
     def rates_of(self, attack: AttackDescription) -> AttackRates:
         """The rates of an attack."""

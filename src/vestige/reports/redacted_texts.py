@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from vestige.reports.distance_names import OWN_DISTANCES
 from vestige.reports.parts import Check, CheckOutcome, Verdict
 
 SAID = "what it said is withheld."
@@ -62,7 +63,8 @@ WITHHELD = "withheld"
 KEPT_SETTINGS = frozenset((
     "Attacks", "Batch size", "Candidates", "Clients", "Clipping and noise", "Clipping and noise by",
     "Clipping norm C", "Confidence", "DP-SGD", "DP-SGD trained by", "Decoys per trial",
-    "Defence", "Distance", "False positive rate", "Head", "Heads", "Images to train on, prior",
+    "Defence", "Distance", "False positive rate", "Further distances", "Head", "Heads",
+    "Images to train on, prior",
     "Images, attacked", "Initial weights", "Known records", "Local order", "Local training",
     "Loss", "Mode", "Network", "Others, prior", "Permutations", "Pool of a class",
     "Privacy", "Random reconstructions", "Rehearsals", "Release",
@@ -79,7 +81,7 @@ KEPT_ENVIRONMENT = frozenset(("Vestige", "Python, torch", "Device, threads", "Sy
 _MORE = "withheld, they may name files or describe records"
 
 OWN_NAMES: dict[str, tuple[frozenset[str], str]] = {
-    "Distance": (frozenset(("mean squared error", "1 − SSIM")), "a custom distance"),
+    "Distance": (OWN_DISTANCES, "a custom distance"),
     "Loss": (
         frozenset((
             "cross_entropy", "logistic", "own", "mse_loss", "nll_loss", "l1_loss",
@@ -109,7 +111,18 @@ def public_name(setting: str, name: str) -> str:
     return name if name in own or name == instead else instead
 
 
+def public_distances(names: Iterable[str]) -> tuple[str, ...]:
+    """Names of further distances; those of a user are numbered."""
+    shown = [public_name("Distance", name) for name in names]
+    own = iter(range(1, len(shown) + 1))
+    return tuple(
+        name if name in OWN_DISTANCES else f"further custom distance {next(own)}" for name in shown
+    )
+
+
 def _without_foreign_names(setting: str, text: str) -> str:
+    if setting == "Further distances":
+        return "; ".join(public_distances(text.split("; ")))
     if setting not in OWN_NAMES:
         return text
     name, comma, rest = text.partition(",")

@@ -57,6 +57,7 @@ from vestige.reports.redacted_texts import (
     WITHHELD,
     Redact,
     is_path,
+    public_distances,
     public_environment,
     public_name,
     public_number,
@@ -102,6 +103,10 @@ def redacted_audit(findings: AuditFindings) -> AuditFindings:
         update={
             **common_redactions(findings),
             "distance": public_name("Distance", findings.distance),
+            "further_distances": tuple(
+                one.model_copy(update={"name": name})
+                for one, name in zip(findings.further_distances, _further_names(findings))
+            ),
             "nearest_neighbor_distance": coarse(findings.nearest_neighbor_distance),
             "attacks": tuple(_attack(attack) for attack in findings.attacks),
             "exhibits": tuple(
@@ -131,7 +136,8 @@ def redacted_audit_judgement(judgement: AuditJudgement, findings: AuditFindings)
 
     rates = {name: rates_of(rates) for name, rates in judgement.rates.items()}
     redacted = _judgement(judgement, findings, replacing(_said(findings)))
-    return redacted.model_copy(update={"rates": rates})
+    distance = replacing(_distance_names(findings))(judgement.distance)
+    return redacted.model_copy(update={"rates": rates, "distance": distance})
 
 
 @redacted_findings.register
@@ -239,7 +245,22 @@ def _said(findings: Findings) -> list[tuple[str, str]]:
     said += [remark for attack in attacks for remark in getattr(attack, "remarks", ())]
     names = findings.settings.get("Captured", "").split(", ")
     captured = [(name, "a captured release") for name in names if len(name) > 1]
-    return [*((text, SAID) for text in said), *captured]
+    named = _distance_names(findings) if isinstance(findings, AuditFindings) else []
+    return [*((text, SAID) for text in said), *captured, *named]
+
+
+def _further_names(findings: AuditFindings) -> tuple[str, ...]:
+    return public_distances(one.name for one in findings.further_distances)
+
+
+def _distance_names(findings: AuditFindings) -> list[tuple[str, str]]:
+    """Names of distances in sentences that a user chose, and what stands in their place."""
+    if not findings.further_distances:
+        return []
+    pairs = [(findings.distance, public_name("Distance", findings.distance))]
+    names = (one.name for one in findings.further_distances)
+    pairs += zip(names, _further_names(findings))
+    return [(name, instead) for name, instead in pairs if name != instead]
 
 
 def _attacks(findings: Findings) -> list[AttackDescription]:
@@ -260,7 +281,10 @@ def _attack(attack: AttackFindings) -> AttackFindings:
     return _described(attack).model_copy(
         update={
             "quartiles": attack.quartiles or kept_quartiles(attack),
-            "outcomes": tuple(rounded_part(outcome) for outcome in attack.outcomes),
+            "outcomes": tuple(
+                rounded_part(outcome, further=tuple(map(rounded_part, outcome.further)))
+                for outcome in attack.outcomes
+            ),
             "remarks": (f"{attack.name}: {SAID}",) if attack.remarks else (),
         }
     )

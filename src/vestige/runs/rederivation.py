@@ -166,7 +166,9 @@ def from_plan(
     try:
         for one in units:
             study.check(one)
-        header = Header(findings.seed, study.preflight(findings.seed), None, findings.times)
+        earlier = tuple(manifest.get("earlier_sizes", ()))
+        checks = study.preflight(findings.seed)
+        header = Header(findings.seed, checks, None, findings.times, earlier)
         again = study.findings(units, header)
     except VestigeError as error:
         return Comparison(differences=[f"The findings cannot be computed again: {error}"])

@@ -1,10 +1,15 @@
-"""Rates of the attacks of an audit, joint over them, and which attack is the strongest."""
+"""Rates of the attacks of an audit, joint over them, and which attack is the strongest.
+
+An audit may declare several distances. Each has ranks of its own, and under the null hypothesis
+each of them is uniform, whatever the others are: Bonferroni's correction over attacks × distances
+needs no independence.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from vestige.reports.audit import AttackFindings, AttackRates, AuditFindings
+from vestige.reports.audit import AttackFindings, AttackRates, AuditFindings, Outcome
 from vestige.statistics.anytime import e_value
 from vestige.statistics.rates import (
     NOTHING,
@@ -21,17 +26,42 @@ Rates = Mapping[str, AttackRates]
 
 
 def joint_confidence(findings: AuditFindings) -> float:
-    """Confidence of one limit such that those of all attacks hold together."""
+    """Confidence of one limit such that those of all attacks and distances hold together."""
     count = sum(not attack.guess for attack in findings.attacks)
-    return 1 - (1 - findings.confidence) / max(1, count)
+    distances = 1 + len(findings.further_distances)
+    return 1 - (1 - findings.confidence) / max(1, count) / distances
+
+
+def measured_by(findings: AuditFindings, place: int) -> AuditFindings:
+    """The findings as one of the further distances has them, in place of the primary one.
+
+    Further distances stay declared, so limits stay joint over all of them. Where the distance is a
+    squared error it takes the place of the mean squared error too: half as far as the best guess is
+    then measured with the same tolerance for both.
+    """
+    distance = findings.further_distances[place]
+
+    def seen(outcome: Outcome) -> Outcome:
+        other = outcome.further[place]
+        own = other.model_dump(include={"rank", "distance", "decoy_distance", "nearest_decoy"})
+        if distance.squared_error:
+            own |= {"mse": other.distance, "decoy_mean_error": other.decoy_mean}
+        return outcome.model_copy(update=own)
+
+    attacks = tuple(
+        attack.model_copy(update={"outcomes": tuple(seen(one) for one in attack.outcomes)})
+        for attack in findings.attacks
+    )
+    update = {"distance": distance.name, "attacks": attacks, "nearest_neighbor_distance": None}
+    return findings.model_copy(update=update)
 
 
 def attack_rates(findings: AuditFindings) -> dict[str, AttackRates]:
     """Rates, curves and pooled rates of the attacks that have outcomes.
 
-    Limits are joint over the attacks (Bonferroni): with probability ``confidence`` all hold. Where
-    trials were added to a plan they hold at all numbers of trials at once; elsewhere such limits
-    stand beside those of the plan.
+    Limits are joint over attacks and distances (Bonferroni): with probability ``confidence`` all
+    hold. Where trials were added to a plan they hold at all numbers of trials at once; elsewhere
+    such limits stand beside those of the plan.
     """
     return {a.name: _rates(findings, a) for a in findings.attacks if a.outcomes}
 
@@ -86,5 +116,15 @@ def _rates(findings: AuditFindings, attack: AttackFindings) -> AttackRates:
             [NOTHING if o.decoy_distance is None else o.decoy_distance for o in outcomes],
             findings.false_positive_rate,
             confidence,
+        ),
+        further=tuple(
+            matched_rate(
+                [o.further[place].rank for o in outcomes],
+                allowed,
+                confidence,
+                effect,
+                anytime=extended,
+            )
+            for place in range(len(findings.further_distances))
         ),
     )

@@ -131,6 +131,9 @@ def _means(findings: AuditFindings) -> Part:
         f"{numbers.one_in(findings.false_positive_rate)} other records of the same class, of "
         f"which it has {numbers.count(findings.decoys)} ({findings.distance})."
     ]
+    if findings.further_distances:
+        names = "; ".join(one.name for one in findings.further_distances)
+        said.append(f"The same was measured by further distances, declared in advance: {names}.")
     if method_sentence(findings):
         said.append(method_sentence(findings))
     if any(attack.guess for attack in findings.attacks):
@@ -158,9 +161,10 @@ def _result(report: AuditReport) -> Part:
         for attack in findings.attacks
         if not attack.guess and (rate := report.judgement.rates_of(attack).rate)
     )
+    distances = " and distances" if findings.further_distances else ""
     said = [
-        f"Limits hold for all attacks together with {numbers.share(findings.confidence)} "
-        "confidence, for secrets drawn as in this audit."
+        f"Limits hold for all attacks{distances} together with "
+        f"{numbers.share(findings.confidence)} confidence, for secrets drawn as in this audit."
     ]
     theory, claim = findings.bounds, findings.claim
     if theory is not None and theory.success < 1:

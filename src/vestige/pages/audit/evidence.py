@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from vestige.pages.audit.front import rate_value, strongest
+from vestige.pages.audit.front import deciding_rate, rate_value, strongest
 from vestige.pages.charts import Histogram, Roc, histogram, roc
 from vestige.pages.marks import interval, rate_strip
 from vestige.pages.shell import capital
@@ -35,6 +35,7 @@ class Evidence:
     threshold: str
     rates: Table
     otherwise: Table
+    distances: Table | None
     curve: Table | None
 
 
@@ -87,6 +88,7 @@ def evidence(report: AuditReport) -> Evidence:
         threshold=threshold_note(report, lead),
         rates=rates(report, lead),
         otherwise=otherwise(report, lead),
+        distances=by_distance(report, lead),
         curve=curve_table(report, lead) if drawn and lead else None,
     )
 
@@ -95,8 +97,9 @@ def intro(findings: AuditFindings) -> str:
     """Say how a reconstruction is judged, and what chance would give."""
     decoys = numbers.plural(findings.decoys, "decoy")
     few = numbers.one_in(findings.false_positive_rate).replace(" ", numbers.NO_BREAK)
+    by = f" by {findings.distance}" if findings.further_distances else ""
     return (
-        f"Each reconstruction is compared with its secret and with {decoys}: other records "
+        f"Each reconstruction is compared{by} with its secret and with {decoys}: other records "
         "of the same class that no attacker holds. A hit is closer to its secret than to all "
         f"but {few} of them. If the release gave nothing "
         f"away, {numbers.share(findings.false_positive_rate)} would be hits. "
@@ -207,6 +210,25 @@ def otherwise(report: AuditReport, lead: AttackFindings | None) -> Table:
     return attack_table(report.findings, columns, cells, lead, details=False)
 
 
+def by_distance(report: AuditReport, lead: AttackFindings | None) -> Table | None:
+    """Rates by every declared distance, the primary one first; None where there is one."""
+    findings = report.findings
+    if not findings.further_distances or findings.trials_finished < 2:
+        return None
+    names = (findings.distance, *(one.name for one in findings.further_distances))
+    columns = [Column(capital(name), number=False) for name in names]
+    cells: list[list[Cell]] = []
+    for attack in findings.attacks:
+        rates = report.judgement.rates_of(attack)
+        cells.append(
+            [
+                numbers.rate_with_limits(rate) if rate else numbers.EN_DASH
+                for rate in (rates.rate, *rates.further)
+            ]
+        )
+    return attack_table(findings, columns, cells, lead, details=False)
+
+
 def partial(report: AuditReport) -> Table:
     """What finished before a check failed: counts, no rate."""
     table = report.findings.space.kind == "table"
@@ -265,7 +287,7 @@ class Theory:
 def theory(report: AuditReport) -> Theory:
     """Draw claim and bound against the strongest attack, if there is one of them and a rate."""
     lead, bounds = strongest(report), report.findings.bounds
-    rate = report.judgement.rates_of(lead).rate if lead else None
+    rate = deciding_rate(report, lead)
     told = bounds is not None and bool(bounds.bounds) and bounds.success < 1
     drawn = None
     if rate is not None and (report.findings.claim or (bounds and bounds.bounds)):

@@ -12,7 +12,7 @@ from vestige.pages.marks import DotArray, rate_array, share_array
 from vestige.pages.pictures import GAP, Frame, Scale, drawn_how, frame, sprite_uri
 from vestige.reports import numbers
 from vestige.reports.audit import AttackFindings, AuditFindings, AuditReport, Exhibit
-from vestige.reports.parts import Picture, VerdictKind
+from vestige.reports.parts import Picture, Rate, VerdictKind
 
 # Screen pixels that a row of batch pictures may take beside its label.
 BATCH_ROW = 940
@@ -68,10 +68,19 @@ def rate_value(report: AuditReport, attack: AttackFindings) -> float:
     return -1.0 if rate is None else rate.value
 
 
+def deciding_rate(report: AuditReport, attack: AttackFindings | None) -> Rate | None:
+    """The rate of an attack by the distance that the verdict speaks of."""
+    if attack is None:
+        return None
+    rates, names = report.judgement.rates_of(attack), report.findings.further_distances
+    by_name = dict(zip((one.name for one in names), rates.further))
+    return by_name.get(report.judgement.distance, rates.rate)
+
+
 def arrays(report: AuditReport) -> tuple[DotArray, ...]:
     """Draw the strongest attack beside a claim, if there is one, and beside guessing."""
     attack = strongest(report)
-    rate = None if attack is None else report.judgement.rates_of(attack).rate
+    rate = deciding_rate(report, attack)
     if rate is None or rate.trials < 2:
         return ()
     drawn = [rate_array(rate, "told apart from decoys by the strongest attack")]
@@ -93,7 +102,8 @@ def trials_note(findings: AuditFindings) -> str:
         else "All trials are shown, closest first."
         if findings.trials_finished > 1
         else "",
-        f"A hit lies closer to its secret than to all but {passing} of its own decoys.",
+        f"A hit lies closer to its secret than to all but {passing} of its own decoys"
+        + (f", here by {findings.distance}." if findings.further_distances else "."),
         "Recovered: within half a standard deviation, or the same category."
         if findings.space.kind == "table"
         else drawn_how(findings.space.shape),

@@ -145,6 +145,11 @@ def _settings(findings: AuditFindings) -> list[tuple[str, str]]:
         ("Decoys per trial", numbers.count(findings.decoys)),
         ("Batch size", numbers.count(findings.batch_size)),
         ("Distance", findings.distance),
+        *(
+            [("Further distances", "; ".join(one.name for one in findings.further_distances))]
+            if findings.further_distances
+            else []
+        ),
         ("False positive rate", numbers.share(findings.false_positive_rate)),
         ("Confidence", f"{numbers.share(findings.confidence)}, joint over all attacks"),
         ("Seed", "withheld" if findings.seed is None else str(findings.seed)),

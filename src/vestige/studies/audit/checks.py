@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from vestige.choices import check_fields
+from vestige.distances import distance_label
 from vestige.errors import BadInput, VestigeError
 from vestige.interfaces import Attack
 from vestige.mechanisms import has_guarantee
@@ -155,18 +156,20 @@ def _check_model(audit: Audit) -> None:
 
 
 def _check_distance(audit: Audit) -> None:
-    some, others = audit.secrets.x[:2], audit.prior.records.x[:3]
-    try:
-        found = audit.distance(some, others)
-    except (RuntimeError, TypeError, ValueError, IndexError, VestigeError) as error:
-        raise BadInput(
-            f"The distance cannot compare these records, fix it: {first_line(error)}"
-        ) from error
-    if getattr(found, "shape", None) != (len(some), len(others)):
-        raise BadInput(
-            "The distance must return a tensor (k, n) for k candidates and n records, see "
-            "vestige.distances."
-        )
+    some, others = audit.secrets.x[:2].cpu().double(), audit.prior.records.x[:3].cpu().double()
+    for distance in audit.distances:
+        named = "" if len(audit.distances) == 1 else f" {distance_label(distance)!r}"
+        try:
+            found = distance(some, others)
+        except (RuntimeError, TypeError, ValueError, IndexError, VestigeError) as error:
+            raise BadInput(
+                f"The distance{named} cannot compare these records, fix it: {first_line(error)}"
+            ) from error
+        if getattr(found, "shape", None) != (len(some), len(others)):
+            raise BadInput(
+                f"The distance{named} must return a tensor (k, n) for k candidates and n records, "
+                "see vestige.distances."
+            )
 
 
 def _check_pool(audit: Audit) -> None:
@@ -205,7 +208,11 @@ def fingerprint(audit: Audit) -> str:
     described = {name: attack_settings(attack) for name, attack in audit.all_attacks.items()}
     release = release_of(audit, drawn(audit, 0, 0).secret, 0, 0).release
     sizes = {n: f"{float(t.double().norm()):.3g}" for n, t in release.tensors.items()}
-    some = audit.distance(audit.secrets.x[:2], audit.secrets.x[:3]).flatten().tolist()
+    some = [
+        value
+        for distance in audit.distances
+        for value in distance(audit.secrets.x[:2], audit.secrets.x[:3]).flatten().tolist()
+    ]
     simulator = audit.victim.simulator
     model = simulator.model
     facts = [audit.settings(), described, sizes, [f"{v:.4g}" for v in some], repr(model)]

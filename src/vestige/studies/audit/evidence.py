@@ -14,7 +14,7 @@ as many as there are records, the ones the attack is surest of, before anything 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -26,7 +26,7 @@ from vestige.distances import Distance, mean_squared_error, ssim
 from vestige.errors import BadInput
 from vestige.interfaces import Reconstruction
 from vestige.records import Prior, Records
-from vestige.reports.audit import Outcome
+from vestige.reports.audit import FurtherOutcome, Outcome
 from vestige.statistics.rates import NOTHING
 from vestige.studies.report_parts import finite, rehearsed_hits
 
@@ -146,10 +146,12 @@ def gather(
     *,
     trial: int = 0,
     apart: Collection[int] = (),
+    further: Sequence[Distance] = (),
 ) -> Outcome:
     """Measure one reconstruction, which is capped first, against its secret and its decoys.
 
-    ``apart`` are other slots of the batch that take no part in the assignment.
+    ``apart`` are other slots of the batch that take no part in the assignment. By each of the
+    ``further`` distances candidates are assigned and ranked anew.
     """
     reconstruction = capped(reconstruction, len(secret))
     candidates = reconstruction.candidates
@@ -178,6 +180,36 @@ def gather(
         rehearsed=rehearsed_hits(reconstruction, match),
         diverged=reconstruction.diverged,
         decoy_mean_error=finite(_decoy_mean_error(secret.x[slot], decoys.x)),
+        further=tuple(
+            _further(candidates, secret, slot, decoys, one, apart=apart) for one in further
+        ),
+    )
+
+
+def _further(
+    candidates: Tensor,
+    secret: Records,
+    slot: int,
+    decoys: Records,
+    distance: Distance,
+    *,
+    apart: Collection[int],
+) -> FurtherOutcome:
+    """Rank of a secret by one further distance."""
+    to_batch, place = beside(costs_between(distance, candidates, secret.x), slot, apart)
+    own = float(slot_distances(to_batch, to_batch[:, [place]], place)[0])
+    null = slot_distances(to_batch, costs_between(distance, candidates, decoys.x), place)
+    mean = (
+        float(costs_between(distance, decoys.x.double().mean(0)[None], secret.x[[slot]])[0, 0])
+        if len(decoys)
+        else NOTHING
+    )
+    return FurtherOutcome(
+        rank=rank_among(own, null),
+        distance=_known(own),
+        decoy_distance=_known(float(null[0])) if len(null) else None,
+        nearest_decoy=_known(float(null.min())) if len(null) else None,
+        decoy_mean=_known(mean),
     )
 
 

@@ -12,6 +12,7 @@ from vestige.reports.parts import Picture
 from vestige.statistics.audit_rates import attack_rates, strongest
 from vestige.statistics.rates import NOTHING
 from vestige.studies.audit.film import film_of
+from vestige.studies.audit.judge import judge_audit
 from vestige.studies.audit.trial_files import TrialResult
 
 BATCH_SHOWN = 16
@@ -24,7 +25,7 @@ def with_exhibits(findings: AuditFindings, results: Sequence[TrialResult]) -> Au
     All of its trials are shown if there are at most 5. The median trial has a film; of two in the
     middle it is the worse one.
     """
-    attack = strongest(findings, attack_rates(findings))
+    attack = _shown_attack(findings)
     if attack is None:
         return findings
     trials = {one.trial: one for one in results}
@@ -49,6 +50,13 @@ def with_exhibits(findings: AuditFindings, results: Sequence[TrialResult]) -> Au
             ) from error
         exhibits.append(shown)
     return findings.model_copy(update={"exhibits": tuple(exhibits)})
+
+
+def _shown_attack(findings: AuditFindings) -> AttackFindings | None:
+    """The attack that the verdict speaks of: the strongest one."""
+    name = judge_audit(findings).verdict.attack if findings.further_distances else None
+    named = [attack for attack in findings.attacks if attack.name == name]
+    return named[0] if named else strongest(findings, attack_rates(findings))
 
 
 def _closeness(outcome: Outcome) -> tuple[float, int]:

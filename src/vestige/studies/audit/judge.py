@@ -18,6 +18,7 @@ from vestige.statistics.audit_rates import (
     attack_rates,
     exceeds_chance,
     joint_confidence,
+    measured_by,
     strongest,
 )
 from vestige.statistics.paired import MOST, closer_rate, redrawn_rate
@@ -28,9 +29,10 @@ def judge_audit(findings: AuditFindings) -> AuditJudgement:
     """Derive rates, curves, checks and the verdict from what the trials found."""
     rates = attack_rates(findings)
     checks = (*findings.preflight, *_statistical_checks(findings, rates))
-    verdict = _verdict(findings, rates, checks)
+    verdict, distance = _deciding(findings, _verdict(findings, rates, checks), checks)
     return AuditJudgement(
         verdict=verdict,
+        distance=distance,
         checks=checks,
         rates=rates,
         hits=tuple(
@@ -172,6 +174,41 @@ def _verdict(findings: AuditFindings, rates: Rates, checks: Sequence[Check]) -> 
         lede=_rate_sentence(findings, best, rates) + permutation_sentence(best),
         attack=best.name,
     )
+
+
+_MORE = (VerdictKind.NOT_DEMONSTRATED, VerdictKind.DEMONSTRATED, VerdictKind.CLAIM_REFUTED)
+"""Verdicts in the order of what they say."""
+
+
+def _deciding(
+    findings: AuditFindings, primary: Verdict, checks: Sequence[Check]
+) -> tuple[Verdict, str]:
+    """The verdict by the primary distance, or by a further one that says more, and its name.
+
+    Limits are joint over attacks and distances, so whichever says more may be chosen afterwards.
+    """
+    declared = findings.further_distances
+    if not declared or primary.kind is VerdictKind.INVALID or findings.trials_finished == 1:
+        return primary, ""
+    seen = []
+    for place in range(len(declared)):
+        view = measured_by(findings, place)
+        rates = attack_rates(view)
+        best = strongest(view, rates)
+        assert best is not None  # otherwise the primary verdict is INVALID
+        verdict = _verdict(view, rates, checks)
+        seen.append((_MORE.index(verdict.kind), _rate(rates, best).lower, verdict, view.distance))
+    more, _, verdict, name = max(seen, key=lambda one: one[:2])
+    joint = f"Limits are joint over {count_word(1 + len(declared))} distances."
+    if more > _MORE.index(primary.kind):
+        said = {
+            "headline": f"By {name}: {verdict.headline}",
+            "lede": f"{verdict.lede} By {findings.distance} that was not shown. {joint}",
+        }
+        return verdict.model_copy(update=said), name
+    others = " and ".join(one.name for one in declared)
+    added = f"Nor was it shown by {others}. {joint}" if more == 0 else joint
+    return primary.model_copy(update={"lede": f"{primary.lede} {added}"}), ""
 
 
 def failed_verdict(failed: Check, sentence: str | None = None) -> Verdict:

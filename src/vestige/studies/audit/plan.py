@@ -10,7 +10,13 @@ from functools import cached_property
 from vestige.bounds.description import in_words
 from vestige.bounds.hits import bounds_on_hits
 from vestige.content import code_digest
-from vestige.distances import Distance, distance_label, mean_squared_error
+from vestige.distances import (
+    Distance,
+    declared_distances,
+    distance_label,
+    is_squared_error,
+    mean_squared_error,
+)
 from vestige.errors import BadInput
 from vestige.interfaces import (
     Attack,
@@ -25,7 +31,7 @@ from vestige.interfaces import (
 )
 from vestige.mechanisms import Mechanism, NonPrivate, has_guarantee
 from vestige.records import Prior, Records
-from vestige.reports.audit import AuditFindings, Claim
+from vestige.reports.audit import AuditFindings, Claim, FurtherDistance
 from vestige.reports.exclusivity import Exclusivity
 from vestige.reports.numbers import share
 from vestige.reports.parts import Check
@@ -75,6 +81,8 @@ class Audit:
     More ``trials`` in the same run folder are added to those that are there; limits then hold at
     all numbers of trials at once. The rank of a secret by distance to the reconstruction decides
     the verdict; ranks by an attack's own likelihood, where it has one, count for the ε shown.
+    ``distance`` is one of ``vestige.distances`` or several, the primary one first: declared before
+    anything is measured, with limits and a verdict that are joint over them.
     ``exclusivity_stages`` are other widths or checkpoints of the network, whose batches are held
     against the exclusivity condition beside those of the audited one.
     """
@@ -86,7 +94,7 @@ class Audit:
     threat: ThreatModel = field(default_factory=HonestServer)
     batch_size: int = 1
     title: str = ""
-    distance: Distance = mean_squared_error
+    distance: Distance | Sequence[Distance] = mean_squared_error
     false_positive_rate: float = 0.01
     decoys: int | None = None
     confidence: float = 0.95
@@ -104,6 +112,11 @@ class Audit:
     def heading(self) -> str:
         """The title, or what is audited."""
         return self.title or f"Audit of {release_words(self.victim.releases)}"
+
+    @property
+    def distances(self) -> tuple[Distance, ...]:
+        """The declared distances, the primary one first."""
+        return declared_distances(self.distance)
 
     @property
     def decoy_count(self) -> int:
@@ -134,17 +147,21 @@ class Audit:
         told = told_facts(self.threat, self.victim, self.batch_size)
         attacks = self.chosen_attacks
         stated = self.stated_mechanism
+        primary, *further = (distance_label(one) for one in self.distances)
+        joint = [f"{len(attacks)} attacks"] if len(attacks) > 1 else []
+        joint += [f"{1 + len(further)} distances"] if further else []
         return {
             **with_table(self.victim.describe(), self.secrets.space),
             **({"Stated mechanism": in_words(stated)} if has_guarantee(stated) else {}),
             "Threat model": type(self.threat).__name__ + (f", told: {told}" if told else ""),
             "Batch size": str(self.batch_size),
             "Secrets, prior": f"{len(self.secrets):,}, {len(self.prior.records):,} records",
-            "Distance": distance_label(self.distance),
+            "Distance": primary,
+            **({"Further distances": "; ".join(further)} if further else {}),
             "False positive rate": share(self.false_positive_rate),
             "Decoys per trial": str(self.decoy_count),
-            "Confidence": f"{self.confidence:.0%}, joint over {len(attacks)} attacks"
-            if len(attacks) > 1
+            "Confidence": f"{self.confidence:.0%}, joint over {' × '.join(joint)}"
+            if joint
             else f"{self.confidence:.0%}",
             **choice_settings(attacks),
         }
@@ -224,6 +241,7 @@ def _findings(
     audit: Audit, results: Sequence[TrialResult], about: Header, versions: tuple[Check, ...]
 ) -> AuditFindings:
     device = next(iter(audit.victim.simulator.model.parameters())).device
+    primary, *further = audit.distances
     return AuditFindings(
         title=audit.heading,
         release=release_words(audit.victim.releases),
@@ -240,10 +258,12 @@ def _findings(
         decoys=audit.decoy_count,
         false_positive_rate=audit.false_positive_rate,
         confidence=audit.confidence,
-        distance=distance_label(audit.distance),
-        nearest_neighbor_distance=nearest_neighbor_distance(
-            audit.secrets, audit.prior, audit.distance
+        distance=distance_label(primary),
+        further_distances=tuple(
+            FurtherDistance(name=distance_label(one), squared_error=is_squared_error(one))
+            for one in further
         ),
+        nearest_neighbor_distance=nearest_neighbor_distance(audit.secrets, audit.prior, primary),
         claim=audit.claim,
         bounds=bounds_on_hits(audit.stated_mechanism, audit.false_positive_rate, audit.decoy_count),
         attacks=attack_findings(audit.all_attacks, results),

@@ -175,8 +175,11 @@ def run_trial(
     """Run one trial; a pure function of audit, trial and seed, apart from the seconds."""
     draw = drawn(audit, trial, seed)
     run = release_of(audit, draw.secret, trial, seed)
-    setting = (trial, seed, audit.all_attacks, audit.prior.space, audit.distance)
-    return attacked(reconstructors, lambda: audit.threat.observe(run), draw, *setting)
+    primary, *further = audit.distances
+    setting = (trial, seed, audit.all_attacks, audit.prior.space, primary)
+    return attacked(
+        reconstructors, lambda: audit.threat.observe(run), draw, *setting, further=further
+    )
 
 
 def attacked(
@@ -188,6 +191,8 @@ def attacked(
     attacks: Mapping[str, Attack],
     space: Space,
     distance: Distance,
+    *,
+    further: Sequence[Distance] = (),
 ) -> TrialResult:
     """What all attacks find in a trial; each has an observation and a stream of its own."""
     secret, slot, apart = draw.secret, draw.slot, draw.apart
@@ -206,7 +211,14 @@ def attacked(
                 found = checked(found, space)
             seconds[name] = time.process_time() - started
             outcomes[name] = gather(
-                found, secret, slot, draw.decoys, distance, trial=trial, apart=apart
+                found,
+                secret,
+                slot,
+                draw.decoys,
+                distance,
+                trial=trial,
+                apart=apart,
+                further=further,
             )
             if draw.pool is None:  # captured trials share their decoys
                 rank = likelihood_rank(

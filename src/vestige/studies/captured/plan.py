@@ -294,6 +294,8 @@ def _check(audit: CapturedAudit) -> None:
         raise BadInput("An audit of captured releases needs at least one release and one attack.")
     if not 0 < audit.false_positive_rate < 1 or not 0 < audit.confidence < 1:
         raise BadInput("false_positive_rate and confidence lie strictly between 0 and 1.")
+    if not callable(audit.distance):
+        raise BadInput("An audit of captured releases has one distance: give one, not a list.")
     for release in releases:
         check_reads(attacks or (), type(release.observation.release))
     if attacks and len({clean_text(attack.name) for attack in attacks}) < len(attacks):

@@ -1,0 +1,22 @@
+"""How reports call the distances of Vestige. No torch."""
+
+from __future__ import annotations
+
+MOST_PIXELS = 8
+"""Largest shift that a shift-tolerant distance allows."""
+
+
+def shift_name(pixels: int) -> str:
+    """What a report calls the distance that tolerates shifts of so many pixels."""
+    return f"shift-tolerant squared error (± {pixels} px)"
+
+
+OWN_DISTANCES = frozenset(
+    (
+        "mean squared error",
+        "1 − SSIM",
+        "sign-tolerant squared error",
+        *(shift_name(pixels) for pixels in range(1, MOST_PIXELS + 1)),
+    )
+)
+"""Names that stay in redacted reports; any other was chosen by a user."""
