@@ -20,7 +20,16 @@ import time
 
 from sheet import Sheet
 
-SECTIONS = ("audits", "distances", "captured", "comparisons", "noise", "heads", "head_limits")
+SECTIONS = (
+    "audits",
+    "distances",
+    "record_risk",
+    "captured",
+    "comparisons",
+    "noise",
+    "heads",
+    "head_limits",
+)
 
 
 def main() -> int:

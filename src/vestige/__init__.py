@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from vestige.studies.inversion.plan import invert as invert
     from vestige.studies.judge import judge as judge
     from vestige.studies.noise.plan import NoiseStudy as NoiseStudy
+    from vestige.studies.risk.plan import RecordRisk as RecordRisk
     from vestige.studies.run import run as run
 else:
     __getattr__, __dir__, __all__ = lazy_names(__name__)

@@ -269,11 +269,11 @@ def test_distances_that_do_not_fit_are_refused(distance, said):
 
 def test_ranks_of_a_null_attack_are_uniform_by_every_distance():
     """Mean rank of an attack that reads nothing, against its exact deviation."""
-    report = copied("nothing", FOUR, trials=60)
+    report = copied("nothing", FOUR, trials=30)
     assert judge(report.findings) == report.judgement
     (blind,) = (a for a in report.findings.attacks if not a.guess)
     size = report.findings.decoys + 1
-    deviation = np.sqrt((size**2 - 1) / 12 / 60)
+    deviation = np.sqrt((size**2 - 1) / 12 / 30)
     for place in range(3):
         ranks = [outcome.further[place].rank for outcome in blind.outcomes]
         assert abs(np.mean(ranks) - (size + 1) / 2) < 4 * deviation

@@ -29,6 +29,7 @@ from vestige.reports.inversion import InversionReport
 from vestige.reports.noise import NoiseReport
 from vestige.reports.parts import Verdict, VerdictKind
 from vestige.reports.report import Report
+from vestige.reports.risk import RiskReport
 
 MOST_TRIALS = 3
 MOST_DRAWN = 6
@@ -89,8 +90,8 @@ def inversion_html(report: InversionReport) -> str:
 
 
 @notebook_html.register
-def study_html(report: HeadReport | NoiseReport) -> str:
-    """The verdict of a study of heads or of noise; its pictures are on its page."""
+def study_html(report: HeadReport | NoiseReport | RiskReport) -> str:
+    """The verdict of a study of heads, noise or single records; its pictures are on its page."""
     return _report(report, height=210)
 
 

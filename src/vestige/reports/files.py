@@ -18,8 +18,16 @@ from vestige.reports.heads import HeadReport
 from vestige.reports.inversion import InversionReport
 from vestige.reports.noise import NoiseReport
 from vestige.reports.report import KINDS, SCHEMA_VERSION, Report
+from vestige.reports.risk import RiskReport
 
-OWN_REPORTS = (AuditReport, InversionReport, HeadReport, NoiseReport, ComparisonReport)
+OWN_REPORTS = (
+    AuditReport,
+    InversionReport,
+    HeadReport,
+    NoiseReport,
+    ComparisonReport,
+    RiskReport,
+)
 """What this package writes; importing a class of reports makes its kind known."""
 
 AGAIN = "rerun the command that wrote it"

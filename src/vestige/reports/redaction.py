@@ -47,17 +47,13 @@ from vestige.reports.comparison import Cell, ComparisonFindings, ComparisonJudge
 from vestige.reports.heads import ClassExhibit, HeadFindings
 from vestige.reports.inversion import Fit, InversionFindings, InversionJudgement, label_sentence
 from vestige.reports.noise import NoiseFindings, Sight
-from vestige.reports.parts import (
-    AttackDescription,
-    ColumnDescription,
-    SpaceDescription,
-)
+from vestige.reports.parts import AttackDescription, ColumnDescription, SpaceDescription
+from vestige.reports.redacted_distances import chosen_names, public_further
 from vestige.reports.redacted_texts import (
     SAID,
     WITHHELD,
     Redact,
     is_path,
-    public_distances,
     public_environment,
     public_name,
     public_number,
@@ -67,6 +63,7 @@ from vestige.reports.redacted_texts import (
     replacing,
 )
 from vestige.reports.report import Findings, J, Judgement
+from vestige.reports.risk import ReleasedRecord, RiskFindings
 from vestige.reports.rounding import coarse, kept_quartiles, rounded_part, with_rounded_means
 
 Described = TypeVar("Described", bound=AttackDescription)
@@ -103,10 +100,7 @@ def redacted_audit(findings: AuditFindings) -> AuditFindings:
         update={
             **common_redactions(findings),
             "distance": public_name("Distance", findings.distance),
-            "further_distances": tuple(
-                one.model_copy(update={"name": name})
-                for one, name in zip(findings.further_distances, _further_names(findings))
-            ),
+            "further_distances": public_further(findings),
             "nearest_neighbor_distance": coarse(findings.nearest_neighbor_distance),
             "attacks": tuple(_attack(attack) for attack in findings.attacks),
             "exhibits": tuple(
@@ -136,7 +130,7 @@ def redacted_audit_judgement(judgement: AuditJudgement, findings: AuditFindings)
 
     rates = {name: rates_of(rates) for name, rates in judgement.rates.items()}
     redacted = _judgement(judgement, findings, replacing(_said(findings)))
-    distance = replacing(_distance_names(findings))(judgement.distance)
+    distance = replacing(chosen_names(findings))(judgement.distance)
     return redacted.model_copy(update={"rates": rates, "distance": distance})
 
 
@@ -222,6 +216,19 @@ def redacted_noise(study: NoiseFindings) -> NoiseFindings:
     )
 
 
+@redacted_findings.register
+def redacted_risk(findings: RiskFindings) -> RiskFindings:
+    """What of a study of single records may leave; their names are keyed digests."""
+    return findings.model_copy(
+        update={
+            **common_redactions(findings),
+            "distance": public_name("Distance", findings.distance),
+            "attacks": tuple(_described(attack) for attack in findings.attacks),
+            "records": tuple(map(_released, findings.records)),
+        }
+    )
+
+
 def common_redactions(findings: Findings) -> dict[str, object]:
     """What every kind withholds alike."""
     captured, redact = findings.title.startswith(_CAPTURED), replacing(_said(findings))
@@ -245,22 +252,8 @@ def _said(findings: Findings) -> list[tuple[str, str]]:
     said += [remark for attack in attacks for remark in getattr(attack, "remarks", ())]
     names = findings.settings.get("Captured", "").split(", ")
     captured = [(name, "a captured release") for name in names if len(name) > 1]
-    named = _distance_names(findings) if isinstance(findings, AuditFindings) else []
+    named = chosen_names(findings) if isinstance(findings, AuditFindings) else []
     return [*((text, SAID) for text in said), *captured, *named]
-
-
-def _further_names(findings: AuditFindings) -> tuple[str, ...]:
-    return public_distances(one.name for one in findings.further_distances)
-
-
-def _distance_names(findings: AuditFindings) -> list[tuple[str, str]]:
-    """Names of distances in sentences that a user chose, and what stands in their place."""
-    if not findings.further_distances:
-        return []
-    pairs = [(findings.distance, public_name("Distance", findings.distance))]
-    names = (one.name for one in findings.further_distances)
-    pairs += zip(names, _further_names(findings))
-    return [(name, instead) for name, instead in pairs if name != instead]
 
 
 def _attacks(findings: Findings) -> list[AttackDescription]:
@@ -288,6 +281,10 @@ def _attack(attack: AttackFindings) -> AttackFindings:
             "remarks": (f"{attack.name}: {SAID}",) if attack.remarks else (),
         }
     )
+
+
+def _released(record: ReleasedRecord) -> ReleasedRecord:
+    return rounded_part(record, label="", secret=None, reconstructions=())
 
 
 def _fit(fit: Fit) -> Fit:

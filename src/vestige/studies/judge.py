@@ -12,11 +12,13 @@ from vestige.reports.heads import HeadFindings
 from vestige.reports.inversion import InversionFindings
 from vestige.reports.noise import NoiseFindings
 from vestige.reports.report import F, Judgement, Report, report_type
+from vestige.reports.risk import RiskFindings
 from vestige.studies.audit.judge import judge_audit
 from vestige.studies.comparison.judge import judge_comparison
 from vestige.studies.heads.judge import judge_heads
 from vestige.studies.inversion.judge import judge_inversion
 from vestige.studies.noise.judge import judge_noise
+from vestige.studies.risk.judge import judge_risk
 
 
 @singledispatch
@@ -36,6 +38,7 @@ judge.register(ComparisonFindings, judge_comparison)
 judge.register(HeadFindings, judge_heads)
 judge.register(InversionFindings, judge_inversion)
 judge.register(NoiseFindings, judge_noise)
+judge.register(RiskFindings, judge_risk)
 
 
 def report_on(findings: F) -> Report[F, Any]:

@@ -55,7 +55,8 @@ def evidence(report: AuditReport) -> Evidence:
         if rate
         else "The numbers are in the table below."
     )
-    found = report.verdict.kind in (VerdictKind.DEMONSTRATED, VerdictKind.CLAIM_REFUTED)
+    shown = report.verdict.kind in (VerdictKind.DEMONSTRATED, VerdictKind.CLAIM_REFUTED)
+    found = shown and not report.judgement.distance  # charts are by the primary distance
     bars = (
         histogram(
             lead,

@@ -1,0 +1,1 @@
+"""The page of a study of the risk of single records."""

@@ -1,0 +1,1 @@
+"""Which records are most exposed: repeated releases of the same records."""
