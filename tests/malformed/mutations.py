@@ -29,6 +29,7 @@ CASES = {
     "record": 200,
     "head study": 30,
     "noise study": 30,
+    "record risk": 30,
     "comparison": 30,
     "manifest": 60,
     "mechanism": 140,

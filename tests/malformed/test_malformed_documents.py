@@ -16,6 +16,7 @@ from mutations import contents, damaged_json, damaged_safetensors, one_sentence,
 
 from pages.comparison_worlds import comparison
 from pages.noise_studies import noise
+from pages.risk_studies import risk
 from pages.studies import heads
 from vestige import run, save_page
 from vestige.bounds import DPSGD, Composition, Gaussian, PureDP, mechanism_to_json
@@ -79,6 +80,7 @@ def test_records(place, finished):
     [
         ("head study", "report.json", heads),
         ("noise study", "report.json", noise),
+        ("record risk", "report.json", risk),
         pytest.param("comparison", "report.json", comparison, marks=pytest.mark.slow),
     ],
 )

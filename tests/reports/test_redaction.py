@@ -17,6 +17,7 @@ import torch
 from pages.audits import changed
 from pages.comparison_worlds import COMPARISONS, comparison, nothing_measured
 from pages.noise_studies import noise
+from pages.risk_studies import risk
 from pages.states import STATES
 from pages.studies import heads
 from vestige import run
@@ -33,6 +34,7 @@ from vestige.reports.inversion import InversionReport
 from vestige.reports.noise import Mean, NoiseReport
 from vestige.reports.parts import CheckOutcome, Failure, VerdictKind
 from vestige.reports.redaction import SAID
+from vestige.reports.risk import RiskReport
 from vestige.simulation.losses import cross_entropy
 from vestige.studies.judge import judged_again, report_on
 from vestige.threats import HonestServer
@@ -50,6 +52,7 @@ DESCRIPTIONS = re.compile(
     r"|(matched|fronts|recommendations)/\d+/(server|defense|labels/.*|between/.*|sentence|reason)"
     r"|recommendations/\d+/(details/.*|equal_cost)|told_apart/\d+/.*"
     r"|matched/\d+/(larger|smaller)_than/.*|(fits/\d+|rehearsals/\d+/fit)/attack"
+    r"|records/\d+/(name|group)|attacks/\d+/attack"
 )
 """Strings that describe the audit and stay; all others are planted. Sentences that repeat what was
 said elsewhere (checks, verdicts, recommendations) are planted through what they repeat."""
@@ -58,7 +61,7 @@ PER_TRIAL = re.compile(
     r"attacks/\d+/outcomes/\d+/(?!trial|rank|diverged).*|exhibits/\d+/.*distance|exhibits/\d+/nea.*"
     r"|candidates/\d+/(confidence|objective)|nearest_neighbor_distance|rates/[^/]+/pooled/threshold"
     r"|space/columns/\d+/(center|scale)|exhibit/classes/\d+/.*|rates/classes/\d+/threshold"
-    r"|rates/threshold|privacy/\d+/error|(fits|rehearsals)/\d+/.*(residual|scale|error).*"
+    r"|records/\d+/neighbor_distance|rates/threshold|privacy/\d+/error|(fits|rehearsals)/\d+/.*(residual|scale|error).*"
 )
 """Numbers of single trials and statistics of records: planted with seven digits of their own."""
 
@@ -68,6 +71,7 @@ DOCUMENTS = {
     "captured": (InversionReport, STATES["captured"]),
     "heads": (HeadReport, heads),
     "noise": (NoiseReport, noise),
+    "record risk": (RiskReport, risk),
     "comparison": (ComparisonReport, comparison),
     "comparison of nothing": (ComparisonReport, nothing_measured),
 }

@@ -11,7 +11,6 @@ from vestige.reports.numbers import (
     limits,
     p_value,
     percent,
-    plural,
     share,
 )
 from vestige.reports.parts import CheckOutcome, Rate, Verdict, VerdictKind
@@ -118,7 +117,7 @@ def _verdict(findings: RiskFindings, attacks: Sequence[AttackRisk]) -> Verdict:
     average = average_sentence(findings, best)
     joint = (
         f"Statements on records hold for all {count(len(findings.records))} of them"
-        + (f" and {plural(len(attacks), 'attack')}" if len(attacks) > 1 else "")
+        + (f" and {_plural(len(attacks), 'attack')}" if len(attacks) > 1 else "")
         + f" together, with {share(findings.confidence)} confidence."
     )
     if best.highest is None:
@@ -134,7 +133,7 @@ def _verdict(findings: RiskFindings, attacks: Sequence[AttackRisk]) -> Verdict:
     without = Rate(hits=found.control_hits, trials=found.controls, lower=0, upper=1)
     lower = at_least(risk.lower).rstrip("%")
     exposed = sum(any(one.rates[n].exposed for one in attacks) for n in range(len(best.rates)))
-    many = f"{count(exposed)} of {plural(len(findings.records), 'record')}"
+    many = f"{count(exposed)} of {_plural(len(findings.records), 'record')}"
     return Verdict(
         kind=VerdictKind.DEMONSTRATED,
         headline=f"Record {record.name} is hit in at least {lower} in 100 releases that hold it; "
@@ -153,7 +152,7 @@ def average_sentence(findings: RiskFindings, best: AttackRisk) -> str:
     drawn = sum(record.group == "random" for record in findings.records)
     return (
         f"Average risk: {percent(best.average.value)} of the releases of "
-        f"{plural(drawn, 'record')} drawn at random "
+        f"{_plural(drawn, 'record')} drawn at random "
         f"({limits(best.average.lower, best.average.upper)}), and "
         f"{percent(best.average_without)} without them."
     )
@@ -167,3 +166,7 @@ def _group_sentence(best: AttackRisk) -> str:
         return f" Outliers were not shown to differ from other records ({found})."
     more = "more" if best.groups.outliers > best.groups.others else "less"
     return f" Outliers are {more} exposed than other records ({found})."
+
+
+def _plural(number: int, noun: str) -> str:
+    return f"{count(number)} {noun}{'' if number == 1 else 's'}"
