@@ -78,6 +78,7 @@ from vestige.studies.captured.plan import CapturedAudit
 from vestige.studies.captured.trials import KnownRelease
 from vestige.studies.heads.plan import HeadStudy
 from vestige.studies.noise.plan import NoiseStudy
+from vestige.studies.risk.plan import RecordRisk
 from vestige.threats import HonestServer, InformedAdversary, MaliciousServer, WeakAdversary
 from vestige.victims import (
     ClassCounts,
@@ -215,6 +216,7 @@ VALID: tuple[Callable[[], Any], ...] = (
     lambda: released_head().simulator,
     head_study,
     noise_study,
+    lambda: RecordRisk(audit(), records=2, outliers=1),
     captured_audit,
     inversion,
     lambda: Stage(linear_network()),

@@ -151,7 +151,7 @@ def gather(
     """Measure one reconstruction, which is capped first, against its secret and its decoys.
 
     ``apart`` are other slots of the batch that take no part in the assignment. By each of the
-    ``further`` distances candidates are assigned and ranked anew.
+    ``further`` distances candidates are assigned and ranked again.
     """
     reconstruction = capped(reconstruction, len(secret))
     candidates = reconstruction.candidates

@@ -10,7 +10,7 @@ from typing import Literal, cast
 
 from pydantic import ValidationError
 
-from vestige.choices import check_whole
+from vestige.choices import check_fields
 from vestige.content import code_digest, combined_digest
 from vestige.distances import distance_label
 from vestige.errors import BadInput, brief
@@ -73,8 +73,8 @@ class RecordRisk:
     def __post_init__(self) -> None:
         if not isinstance(self.audit, Audit):
             raise BadInput(f"RecordRisk takes an Audit, not {brief(self.audit)}.")
-        for name, least in (("records", 0), ("outliers", 0), ("repeats", 2), ("controls", 1)):
-            check_whole(f"{name} of RecordRisk", getattr(self, name), least)
+        least = {"records": 0, "outliers": 0, "repeats": 2, "controls": 1}
+        check_fields(self, least=least)
         total, pool = self.records + self.outliers, len(self.audit.secrets)
         if not 1 <= total < pool:
             raise BadInput(
