@@ -5,8 +5,8 @@ nothing draws one picture of a class, so every record has a probability of a hit
 never to always, that is the same with and without it. Hits go through the code that judges. A
 statement is false if a record is called exposed, if outliers are said to differ, or if the limits
 of the average miss the mean probability. In the world where three records leak, these are hit in
-80% of the releases that hold them. Whole: ``run`` with batches of two, whose attack draws the mean
-of a class.
+80% of the releases that hold them. Whole: ``run`` on gradients of batches of two, whose attack
+paints grey.
 """
 
 from __future__ import annotations

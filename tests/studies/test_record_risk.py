@@ -144,6 +144,14 @@ def test_releases_that_never_differ_are_refused_by_a_check():
     assert all(check.outcome is CheckOutcome.PASSED for check in checks)
 
 
+def test_too_few_releases_are_remarked():
+    """With 4 releases and 4 controls the smallest p-value is 1/70, above 2.5% / 9."""
+    (remark,) = (c for c in study(repeats=4).preflight(0) if c.outcome is CheckOutcome.REMARK)
+    assert remark.sentence.startswith("4 releases of each record are too few")
+    for enough in (study(repeats=8), study(repeats=4, records=1, outliers=0)):
+        assert all(c.outcome is CheckOutcome.PASSED for c in enough.preflight(0))
+
+
 def test_ranks_are_those_of_an_audit():
     plan = study(audit=replace(study().audit, batch_size=3))
     work = plan.prepare(2)

@@ -213,6 +213,7 @@ def test_the_page_shows_all_distances_and_redaction_hides_a_chosen_name():
     page = render(report)
     assert "By every declared distance" in page
     assert "Face of Erika" in page
+    assert "Reconstructions lie closer" not in page  # charts are by the primary distance
     redacted = report.without_secrets()
     assert "Erika" not in redacted.model_dump_json()
     assert "Erika" not in render(report, redact=True)

@@ -18,6 +18,7 @@ from vestige.interfaces import Attack, is_guess
 from vestige.reports.parts import AttackDescription, Check
 from vestige.reports.risk import RecordHits, ReleasedRecord, RiskFindings
 from vestige.statistics.rates import allowed_rank
+from vestige.statistics.record_risk import with_and_without
 from vestige.streams import stream
 from vestige.studies.audit.exhibits import picture
 from vestige.studies.audit.plan import Audit, release_words
@@ -152,6 +153,22 @@ class RecordRisk:
         return (
             *checks,
             Check.passed("Releases of one record differ by companions, initial weights or noise."),
+            *self._power_check(),
+        )
+
+    def _power_check(self) -> tuple[Check, ...]:
+        """Whether a record that is always hit, and never without it, would be called exposed."""
+        count = (self.records + self.outliers) * len(self.attacks)
+        level = (1 - self.audit.confidence) / 2 / count
+        best = with_and_without(self.repeats, self.repeats, 0, self.repeats * self.controls)
+        if best <= level:
+            return ()
+        return (
+            Check.remark(
+                f"{self.repeats} releases of each record are too few to show one exposed among "
+                f"{count:,} tests, even if every release is a hit.",
+                "Ask for more repeats or controls, or choose fewer records.",
+            ),
         )
 
     def units(self) -> list[str]:
