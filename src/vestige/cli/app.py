@@ -15,6 +15,7 @@ import typer
 
 from vestige import __version__
 from vestige.cli import evidence
+from vestige.cli.annex import annex
 from vestige.cli.options import (
     Address,
     EngineChoice,
@@ -287,6 +288,7 @@ def attacks() -> None:
 
 
 for command in (
+    annex,
     evidence.verify,
     evidence.sign,
     evidence.index,

@@ -23,6 +23,7 @@ from vestige.reports.parts import (
     Verdict,
     VerdictKind,
 )
+from vestige.reports.report import Report
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,8 @@ STAMPS = {
 class Front:
     """The first screen: the verdict, and beside it ``exhibit``, which the page kind draws.
 
-    ``layout`` names the classes of the first screen beside ``front``.
+    ``layout`` names the classes of the first screen beside ``front``. ``further`` are pictures that
+    stand below the answers for the decision.
     """
 
     headline: str
@@ -58,6 +60,7 @@ class Front:
     arrays: tuple[DotArray, ...] = ()
     exhibit: str = ""
     layout: str = ""
+    further: str = ""
 
     @classmethod
     def of(cls, verdict: Verdict) -> Front:
@@ -123,6 +126,7 @@ def render_page(
     styles: Sequence[str] = (),
     scripts: Sequence[str] = (),
     readouts: Mapping[str, object] | None = None,
+    report: Report[Any, Any] | None = None,
 ) -> str:
     """Assemble one self-contained HTML page.
 
@@ -142,7 +146,16 @@ def render_page(
         What the document does not show, and what is needed to repeat it.
     styles, scripts, readouts
         Text beside the common stylesheet and script, and JSON for the script by identifier.
+    report
+        The report as it is shown: adds the answers for the decision and the annex.
     """
+    decision = ""
+    if report is not None:
+        from vestige.pages.annex.section import HEADING, IDENTIFIER, LINK, annex_parts
+
+        decision, content = annex_parts(report)
+        appendix = (*appendix, Section(IDENTIFIER, LINK, HEADING, content))
+        styles = (templates.text("annex.css"), *styles)
     style = "".join((templates.text("page.css"), *styles))
     script = "".join((templates.text("page.js"), *scripts))
     outcomes = [check.outcome for check in checks or ()]
@@ -158,6 +171,7 @@ def render_page(
             date=date,
             redacted=redacted,
             front=front,
+            decision=decision,
             panel=threat if isinstance(threat, Panel) else None,
             panels=() if isinstance(threat, Panel) else threat,
             sections=body,

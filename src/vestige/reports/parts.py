@@ -172,6 +172,10 @@ class ThreatDescription(Document):
     prior: str
 
 
+ReleaseContext = Literal["public weights", "public interface", "partners", "internal"]
+"""Who gets what is released, as the owner of a study declares it; it is never inferred."""
+
+
 class Times(Document):
     """When, how long, beside what: the only part of a report that differs between equal runs.
 

@@ -158,3 +158,8 @@ def public_number(name: str, text: str) -> str:
 def is_path(text: str) -> bool:
     """Whether a text may be the path of a file."""
     return "/" in text or "\\" in text
+
+
+def is_digest(text: str) -> bool:
+    """Whether a text is a SHA-256 digest, which names nothing."""
+    return re.fullmatch("[0-9a-f]{64}", text) is not None

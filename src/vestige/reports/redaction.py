@@ -53,6 +53,7 @@ from vestige.reports.redacted_texts import (
     SAID,
     WITHHELD,
     Redact,
+    is_digest,
     is_path,
     public_environment,
     public_name,
@@ -241,6 +242,7 @@ def common_redactions(findings: Findings) -> dict[str, object]:
         "environment": public_environment(findings.environment),
         "preflight": redacted_checks(findings.preflight, _attack_names(findings), redact),
         "failure": failure and failure.model_copy(update={"message": redact(failure.message)}),
+        "previous": findings.previous if is_digest(findings.previous) else "",
         "redacted": True,
     }
 

@@ -14,7 +14,14 @@ from pydantic import Field
 
 from vestige.errors import BadInput
 from vestige.reports.document import Document, NotebookDocument, WrittenDocument
-from vestige.reports.parts import Check, Failure, SpaceDescription, Times, Verdict
+from vestige.reports.parts import (
+    Check,
+    Failure,
+    ReleaseContext,
+    SpaceDescription,
+    Times,
+    Verdict,
+)
 
 SCHEMA_VERSION = 1
 
@@ -25,6 +32,8 @@ class Findings(Document):
     ``seed`` is None where it is withheld. ``failure`` says why units are missing, if they are.
     ``digests`` are SHA-256 digests of the audited ``model`` and ``data`` and of the ``prior``, as
     far as there are any.
+    ``release_context`` and ``previous``, the digest of the report before this one, are what the
+    owner of the study declared, if anything.
     """
 
     title: str
@@ -37,6 +46,8 @@ class Findings(Document):
     environment: dict[str, str] = Field(default_factory=dict)
     redacted: bool = False
     digests: dict[str, str] = Field(default_factory=dict)
+    release_context: ReleaseContext | None = None
+    previous: str = ""
     times: Times = Times()
 
     def __repr_args__(self) -> Iterator[tuple[str, str]]:

@@ -20,6 +20,7 @@ from vestige.progress import Progress, Watch
 from vestige.reports.parts import CheckOutcome, Failure, Times
 from vestige.reports.report import Findings, Report
 from vestige.studies.content_digests import content_digests
+from vestige.studies.declared import declarations
 from vestige.studies.field_digests import field_digests
 from vestige.studies.judge import report_on
 from vestige.studies.other_runs import other_runs
@@ -67,7 +68,8 @@ def run(
     if directory is not None and not isinstance(directory, (str, Path)):
         raise BadInput(f"directory is {brief(directory)}: give the path of a folder, or None.")
     started, cpu = _now(), time.process_time()
-    names, identity, digests = study.units(), study.identity(), content_digests(study)
+    names, identity = study.units(), study.identity()
+    declared = {**declarations(study), "digests": content_digests(study)}
     manifest = {
         "kind": study.kind,
         "identity": identity,
@@ -112,8 +114,7 @@ def run(
         if not found and failure is not None and failure.attack is None:
             raise Interrupted(f"Stopped before the first unit was finished. {RESUME}")
         about = Header(seed, checks, failure, times, store.earlier_sizes)
-        findings = study.findings(found, about)
-        report = report_on(findings.model_copy(update={"digests": digests}))
+        report = report_on(study.findings(found, about).model_copy(update=declared))
         store.write_report(report)
     return report
 

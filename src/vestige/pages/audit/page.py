@@ -94,6 +94,7 @@ def _page(
     if differences is not None and images and not found.redacted:
         note += " Differences of some trials are left out to keep the page small."
     exhibit = fragment("audit.html", "exhibit", found, triplets, (), note)
+    more = any(one.film or one.batch for one in triplets)
     return render_page(
         title=found.title,
         date=numbers.date(found.times.finished) if found.times.finished else "",
@@ -101,6 +102,7 @@ def _page(
         front=replace(
             Front.of(report.verdict),
             exhibit=exhibit if triplets else "",
+            further=fragment("audit.html", "further", triplets) if more else "",
             lede=(report.verdict.lede, shown.sentence if shown else ""),
             failed=failed_checks(report.judgement.checks) if invalid else (),
             arrays=() if invalid else front.arrays(report),
@@ -122,6 +124,7 @@ def _page(
         environment=surroundings(found.environment, found.times.cpu_seconds, "vestige report RUN"),
         attacks=attack_settings(found.attacks),
         source="a record",
+        report=report,
         styles=(text("trials.css"), Scale.of(found.space.shape).css() + "\n") if images else (),
         scripts=(text("trials.js"),) if images and not found.redacted else (),
         readouts={"roc-readout": doubt.roc.readout} if doubt and doubt.roc else None,

@@ -156,6 +156,7 @@ def _page(report: ComparisonReport, most: int) -> str:
         ),
         attacks=Table("Attack", (Column("What it does", number=False),), attacks),
         source="a comparison",
+        report=report,
         styles=sheets,
     )
 

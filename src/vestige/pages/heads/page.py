@@ -105,6 +105,7 @@ def render_heads(report: HeadReport, *, redact: bool = False) -> str:
         environment=surroundings(shown.environment),
         attacks=attack_settings((shown.attack,)),
         source="a study",
+        report=report,
         styles=(Scale.of(shown.space.shape).css() + "\n",),
     )
 

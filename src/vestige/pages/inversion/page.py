@@ -76,6 +76,7 @@ def _page(report: InversionReport, *, agreement: bool) -> str:
         environment=surroundings(found.environment, found.times.cpu_seconds, "vestige report RUN"),
         attacks=attack_settings(found.attacks),
         source="a record",
+        report=report,
         styles=(Scale.of(found.space.shape).css() + "\n",) if found.space.kind == "image" else (),
     )
 

@@ -79,6 +79,7 @@ def render_noise(report: NoiseReport, *, redact: bool = False) -> str:
         settings=complete_settings(shown.settings),
         environment=surroundings(shown.environment),
         source="a study",
+        report=report,
         styles=(templates.text("noise.css"), Scale.of(shown.space.shape).css(), counts),
         scripts=(templates.text("noise.js"),),
         readouts={"noise-readout": told},

@@ -49,6 +49,7 @@ from vestige.studies.audit.trial_files import (
     with_trial_times,
 )
 from vestige.studies.audit.trials import TrialWork, named_with_guesses, prepare_attacks
+from vestige.studies.declared import Declared
 from vestige.studies.defense_words import defense_words
 from vestige.studies.diagnostics.exclusivity import Stage, audited_exclusivity
 from vestige.studies.expected_time import expected_time
@@ -69,7 +70,7 @@ _log = logging.getLogger("vestige")
 
 
 @dataclass(frozen=True)
-class Audit:
+class Audit(Declared):
     """What is audited, against whom, with which attacks.
 
     ``secrets`` is the pool that every trial draws its secret and its decoys from; ``prior`` is what

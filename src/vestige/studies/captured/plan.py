@@ -57,6 +57,7 @@ from vestige.studies.captured.trials import (
     TrialPlan,
     draw_trials,
 )
+from vestige.studies.declared import Declared
 from vestige.studies.defense_words import defense_words
 from vestige.studies.expected_time import expected_time
 from vestige.studies.report_parts import (
@@ -73,7 +74,7 @@ from vestige.studies.unit_files import UnitResult, version_checks
 
 
 @dataclass(frozen=True)
-class CapturedAudit:
+class CapturedAudit(Declared):
     """Attack captured releases and measure what comes back of their known batches.
 
     ``others`` are records that were in no release and that no attacker holds: decoys are drawn from

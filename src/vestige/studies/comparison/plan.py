@@ -24,6 +24,7 @@ from vestige.studies.comparison.assembly import assemble_comparison, measured_de
 from vestige.studies.comparison.cells import measure_cell
 from vestige.studies.comparison.units import ComparisonWork, Layout, label_of, lay_out
 from vestige.studies.comparison.utility_training import UtilityTraining
+from vestige.studies.declared import Declared
 from vestige.studies.study import Header
 from vestige.studies.unit_files import UnitResult, damaged_unit
 from vestige.threats.honest_server import HonestServer
@@ -49,7 +50,7 @@ class ComparedServer:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Declared):
     """Defences at several strengths, before several servers, with what each costs.
 
     ``defenses`` of one name are one family at several strengths; :class:`Undefended` is added if it

@@ -23,6 +23,7 @@ from vestige.reports.numbers import count
 from vestige.reports.parts import AttackDescription, Check, Picture
 from vestige.simulation.training_sets import ClassCounts, OneAgainstRest, TrainingSets
 from vestige.streams import stream
+from vestige.studies.declared import Declared
 from vestige.studies.heads.counting import rates_of
 from vestige.studies.heads.judge import head_limits
 from vestige.studies.heads.measure import (
@@ -56,7 +57,7 @@ BLOCK = 25
 
 
 @dataclass(frozen=True)
-class HeadStudy:
+class HeadStudy(Declared):
     """Attack ``heads`` heads that share no image of ``records``, counted as the paper does.
 
     ``mechanisms`` repeat it with heads that DP-SGD trained on the same sets, the attack prepared

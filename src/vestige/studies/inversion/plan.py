@@ -36,6 +36,7 @@ from vestige.studies.audit.preflight.checks import (
 )
 from vestige.studies.audit.preflight.outputs import check_outputs
 from vestige.studies.audit.trials import remark_of
+from vestige.studies.declared import Declared
 from vestige.studies.defense_words import defense_words
 from vestige.studies.expected_time import expected_time
 from vestige.studies.inversion.fits import measure_fit
@@ -79,7 +80,7 @@ LIMITS = (
 
 
 @dataclass(frozen=True)
-class Inversion:
+class Inversion(Declared):
     """Attack a captured release without knowing its secret.
 
     Every attack runs ``samples`` times from independent starts; the run with the smallest

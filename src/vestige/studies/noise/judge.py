@@ -10,14 +10,11 @@ from vestige.reports.parts import ThreatDescription, Verdict, VerdictKind
 from vestige.reports.report import Judgement
 from vestige.statistics.paired import MOST
 from vestige.statistics.rates import lower_limit
+from vestige.statistics.resemblance import SOME, joint_doubt, resembling
 from vestige.studies.stopped import stopped_verdict
 
 DOUBT_IN_THEORY = 1e-4
 """Probability of calling a study invalid, over all its strengths, though bound and noise hold."""
-
-
-SOME = 0.1
-"""Least lower limit of the share of pictures that resemble their secret for "some" to be said."""
 
 
 def judge_noise(findings: NoiseFindings) -> Judgement:
@@ -61,7 +58,8 @@ def judge_points(
         )
     half = (1 - confidence) / 2
     for word, least in (("most", MOST), ("some", max(SOME, 1 / candidates))):
-        shares = [resembling(p, methods, half / (len(points) * len(methods))) for p in points]
+        doubt = joint_doubt(len(points), len(methods), confidence)
+        shares = [resembling(p, methods, doubt) for p in points]
         seen = [place for place, (_, lower) in enumerate(shares) if lower > least]
         if seen:
             last, (method, lower) = points[seen[-1]], shares[seen[-1]]
@@ -92,20 +90,6 @@ def judge_points(
         lede=f"{_similarity(points[0], methods)} {_named(points[0], candidates)} "
         "This is not evidence of safety.",
     )
-
-
-def resembling(point: NoisePoint, methods: Sequence[Method], doubt: float) -> tuple[int, float]:
-    """The method with a prior whose pictures most surely resemble their secrets, and how many do.
-
-    The share is a lower limit that is wrong with probability ``doubt`` at most, and 0 where the
-    method's pictures are not surely more similar to their own secret than to another image.
-    """
-    shares = [
-        (place, lower_limit(one.named.hits, one.named.trials, doubt) if one.closer.lower > 0 else 0)
-        for place, (one, method) in enumerate(zip(point.measures, methods))
-        if method.kind == "prior"
-    ]
-    return max(shares, key=lambda share: share[1])
 
 
 def _strengths(seen: int, of: int) -> str:

@@ -32,6 +32,7 @@ from vestige.reports.noise import NoiseFindings, NoisePoint
 from vestige.reports.numbers import count
 from vestige.reports.parts import Check, Picture
 from vestige.streams import stream
+from vestige.studies.declared import Declared
 from vestige.studies.noise.judge import noise_limits, noise_threat
 from vestige.studies.noise.measure import (
     SAMPLES,
@@ -55,7 +56,7 @@ CLASSICAL: Mapping[str, Denoiser] = {"Total variation": denoisers.total_variatio
 
 
 @dataclass(frozen=True)
-class NoiseStudy:
+class NoiseStudy(Declared):
     """Release images with noise of every strength μ and look through it with a prior.
 
     ``steps`` T and ``sampling_rate`` q are those of the training whose (ε, δ) is reported beside μ.

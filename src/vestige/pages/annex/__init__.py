@@ -1,0 +1,1 @@
+"""The annex of every report: built, drawn on its page, and written as Markdown."""
