@@ -46,7 +46,13 @@ from vestige.pages.comparison.tables import (
     summary_table,
     training_table,
 )
-from vestige.reports.comparison import UNDEFENDED, ComparisonReport, ErrorFloor, Matched
+from vestige.reports.comparison import (
+    UNDEFENDED,
+    ComparisonReport,
+    ErrorFloor,
+    Matched,
+    SearchCost,
+)
 from vestige.reports.comparison_words import (
     cost_words,
     error_with_limits,
@@ -471,3 +477,13 @@ def test_costs_without_spread_are_not_shown_as_certain():
     assert "come from one run" not in page
     undefended = next(point for point in points if point.defense == UNDEFENDED)
     assert cost(undefended) == "0.0"
+
+
+def test_what_choosing_among_private_trainings_spends_is_on_the_page() -> None:
+    report = comparison()
+    assert "What choosing among private trainings spends" not in render_comparison(report)
+    cost = SearchCost(settings=3, trainings=60, delta=1e-5, single=1.2, composed=9.6, random=3.4)
+    page = unescape(render_comparison(changed(report, search=cost)))
+    assert "What choosing among private trainings spends" in page
+    assert "ε = 9.6 for the list where the weakest setting alone has 1.2" in page
+    assert "it would be 3.4 (Papernot and Steinke 2022, Theorem 2" in page

@@ -36,8 +36,8 @@ HEADS = 100
 
 HEAD_TITLE = "Digits behind a published head"
 
-STRENGTHS = (200.0, 100.0, 50.0, 20.0, 10.0, 5.0, 2.0)
-"""μ of the study of noise: from a clear view to almost none."""
+STRENGTHS = (200.0, 50.0, 20.0, 10.0, 5.0, 1.7, 1.2, 0.71)
+"""μ of the study of noise: from a clear view to what trainings choose, ε about 8, 3 and 1."""
 
 CANDIDATE_POOL = 400
 """Images of the study of noise, those that are only candidates included."""

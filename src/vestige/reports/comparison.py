@@ -173,6 +173,22 @@ class Recommendation(Document):
     equal_cost: str = ""
 
 
+class SearchCost(Document):
+    """What choosing among private trainings spends, by the mechanisms as stated, at one δ.
+
+    ``single`` is the ε of the weakest setting, ``composed`` that of all ``trainings`` together, and
+    ``random`` that of the best of a geometric number of runs with as large a mean. All are None
+    where a mechanism's Rényi divergences are not known.
+    """
+
+    settings: int = Field(ge=1)
+    trainings: int = Field(ge=2)
+    delta: float = Field(gt=0, lt=1)
+    single: float | None = None
+    composed: float | None = None
+    random: float | None = None
+
+
 class ComparisonFindings(Findings):
     """What defences at several strengths left to several attacks, beside what each costs.
 
@@ -180,7 +196,8 @@ class ComparisonFindings(Findings):
     over the attacks of its setting; ``joint_costs`` are losses of accuracy by label, with limits
     that hold for all settings together. What is said about order rests on ``told_apart`` alone,
     which is joint over all settings, servers and attackers. ``refuted`` are the headlines of audits
-    that exceeded what a mechanism allows.
+    that exceeded what a mechanism allows. ``search`` is what choosing among private trainings
+    spends.
     """
 
     servers: tuple[Server, ...] = Field(min_length=1)
@@ -190,6 +207,7 @@ class ComparisonFindings(Findings):
     told_apart: tuple[ToldApart, ...] = ()
     joint_costs: dict[str, Mean] = Field(default_factory=dict)
     refuted: tuple[str, ...] = ()
+    search: SearchCost | None = None
     budget: float
     secrets: tuple[Picture | None, ...] = ()
     guess_error: Mean

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from vestige.reports import numbers
-from vestige.reports.comparison import UNDEFENDED, DefendedPoint
+from vestige.reports.comparison import UNDEFENDED, DefendedPoint, SearchCost
 from vestige.reports.noise import Mean
 
 MOST_DECIMALS = 5
@@ -77,3 +77,35 @@ def _with_limits(mean: Mean, digits: int, unit: str = "") -> str:
     high = written(math.ceil(mean.upper * scale - slack) / scale)
     between = " to " if numbers.MINUS in low + high else numbers.EN_DASH
     return f"{written(mean.value)}{unit} ({low}{between}{high})"
+
+
+def search_sentences(cost: SearchCost | None) -> tuple[str, ...]:
+    """What choosing among private trainings spends; nothing where there was nothing to choose."""
+    if cost is None:
+        return ()
+    said = [
+        f"Choosing among {numbers.plural(cost.trainings, 'private training')} "
+        f"({numbers.plural(cost.settings, 'setting')}) by their results spends more than the ε of "
+        "the one that is chosen."
+    ]
+    delta = numbers.quantity(cost.delta).removeprefix("1.0 × ").removeprefix("1.00 × ")
+    if cost.single is None or cost.composed is None or cost.random is None:
+        said.append(
+            "These trainings are a fixed list, so all of them count (composition); how much that "
+            "is cannot be computed for these mechanisms here."
+        )
+    else:
+        said += [
+            "These trainings are a fixed list, so all of them count: with the mechanisms as "
+            f"stated, ε = {numbers.epsilon(cost.composed)} for the list where the weakest setting "
+            f"alone has {numbers.epsilon(cost.single)} (Rényi composition, δ = {delta}).",
+            "Had settings and the number of trainings been drawn at random (geometric, mean "
+            f"{numbers.count(cost.trainings)}), and only the best been looked at, it would be "
+            f"{numbers.epsilon(cost.random)} (Papernot and Steinke 2022, Theorem 2; under pure "
+            "differential privacy 3ε, Liu and Talwar 2019).",
+        ]
+    said.append(
+        "This counts for the records that were trained on. If the comparison used public records, "
+        "or none that are to be protected, choosing spends nothing of those that are."
+    )
+    return tuple(said)

@@ -15,7 +15,7 @@ from typing import Any
 from vestige.content import document_digest
 from vestige.errors import BadInput, brief
 from vestige.mechanisms import Neighbouring
-from vestige.pages.annex.facts import NO_BOUND, Facts, facts_of, is_invalid
+from vestige.pages.annex.facts import Facts, facts_of, is_invalid
 from vestige.pages.annex.pending import shown_epsilon
 from vestige.reports import numbers
 from vestige.reports.annex import (
@@ -251,9 +251,7 @@ def core_time(seconds: float) -> str:
 
 def _answers(report: Report[Any, Any], facts: Facts) -> tuple[Fact, ...]:
     """Seven questions of those who decide, each in a line or two."""
-    who = "; ".join(
-        f"{name}: {threat.attacker}" if name else threat.who for name, threat in facts.threats
-    )
+    who = " ".join(threat.who for _, threat in facts.threats)
     not_tried = f"{', '.join(['Membership inference', *OTHERS[:1]])}".lower()
     answers = (
         ("Who attacks?", who or "As the report says."),
@@ -265,7 +263,7 @@ def _answers(report: Report[Any, Any], facts: Facts) -> tuple[Fact, ...]:
             f"{not_tried[:1].upper()}{not_tried[1:]}, exfiltration, regurgitation and model "
             "inversion; stronger attacks; several releases about one record.",
         ),
-        ("What does theory allow?", facts.theory if facts.theory != NO_BOUND else NO_BOUND),
+        ("What does theory allow?", facts.theory),
         ("What is to be decided?", f"Release, revise or refuse. {NEXT[report.verdict.kind]}"),
     )
     return tuple(Fact(name=name, text=text) for name, text in answers)

@@ -226,8 +226,8 @@ def noise_facts(report: NoiseReport) -> Facts:
     )
     epsilons = [p.epsilon for p in points if p.epsilon is not None]
     spent = (
-        f"ε from {numbers.epsilon(min(epsilons))} to {numbers.epsilon(max(epsilons))} for the "
-        f"whole training, δ = {numbers.quantity(found.delta)}"
+        f"ε from {numbers.epsilon(min(epsilons))} to {numbers.epsilon(max(epsilons))} at "
+        f"δ = {numbers.quantity(found.delta)}"
         if epsilons
         else "no finite ε"
     )
@@ -251,7 +251,7 @@ def noise_facts(report: NoiseReport) -> Facts:
         "at every strength",
         theory=f"With the most noise no attack on one release names more than "
         f"{numbers.allowed(last.bound)} of the secrets among {numbers.count(found.candidates)}; "
-        f"with the least, {numbers.allowed(first.bound)}. {spent[:1].upper()}{spent[1:]}.",
+        f"with the least, {numbers.allowed(first.bound)}. The whole training: {spent}.",
         mechanism=f"DP-SGD, {spent} (add or remove one)",
         bounded=last.bound < 1,
         guess=f"The same pictures were compared with another image; guessing among "
@@ -283,7 +283,9 @@ def comparison_facts(report: ComparisonReport) -> Facts:
         else exposed_records(report) or _hits(found, [most] if most else [], "the largest rate"),
         sure=f"{numbers.share(found.confidence)} confidence, jointly over the attacks of a "
         f"setting; {numbers.plural(found.trials, 'trial')} of each setting",
-        theory=f"A guarantee holds under {', '.join(guaranteed)}; other settings have none."
+        theory=f"A guarantee holds under {numbers.count(len(guaranteed))} of "
+        f"{numbers.plural(len(found.points), 'setting')}; the others have none. "
+        "Choosing among private trainings spends more than one of them."
         if guaranteed
         else "No setting here has a guarantee: whatever lies above the measured rates is open.",
         mechanism="; ".join(f"{p.label}: {p.mechanism}" for p in found.points if p.guarantee),

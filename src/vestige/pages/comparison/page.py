@@ -31,7 +31,7 @@ from vestige.reports.comparison import (
     Recommendation,
     Server,
 )
-from vestige.reports.comparison_words import error_with_limits, lost_words
+from vestige.reports.comparison_words import error_with_limits, lost_words, search_sentences
 from vestige.reports.parts import Picture
 
 AIM = 1_000_000
@@ -146,7 +146,7 @@ def _page(report: ComparisonReport, most: int) -> str:
             "comparison.html",
             plane=(found, views, keys(found), floors, guess),
             grid=sheets[1:] and (found, views, secret_tiles(found, most), widest, drawn),
-            counted=(found, views, training_table(found)),
+            counted=(found, views, training_table(found), search_sentences(found.search)),
             static=(found, views),
         ),
         limits=found.limits,

@@ -159,8 +159,9 @@ def note(study: HeadFindings) -> str:
     sentences = [
         f"The head of median error, place {numbers.count(shown.place)} of "
         f"{numbers.count(shown.of)}; never chosen by eye.",
-        "✓: the reconstruction lies closer to the image than τ, which images of this kind keep to "
-        "their nearest neighbour. Decoys are images of another head: a ✓ there is a coincidence.",
+        "✓: the drawing lies closer to the image than two different images of this kind usually "
+        "lie to each other. Decoys are images of another head: a ✓ there is a coincidence. Numbers "
+        "are mean squared errors.",
         drawn_how(study.space.shape),
     ]
     if study.redacted:

@@ -22,7 +22,8 @@ from vestige.pages.shell import Front, Panel, complete_settings, render_page, se
 from vestige.pages.tables import Column, Key, Row, Table, line_key
 from vestige.reports import numbers
 from vestige.reports.noise import Mean, NoiseFindings, NoisePoint, NoiseReport
-from vestige.reports.parts import Picture
+from vestige.reports.parts import Picture, VerdictKind
+from vestige.statistics.resemblance import hidden_strengths
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def render_noise(report: NoiseReport, *, redact: bool = False) -> str:
     similarity, *others = charts(shown, start)
     sentence = agreement_sentence(shown, start)
     ticks = tuple((f"{p.mu:g}", f"ε {written_epsilon(p.epsilon)}") for p in shown.points)
-    dial = (start, told, ticks, film(shown), panel(shown), training(shown), drawn)
+    dial = (start, told, ticks, film(shown), panel(shown), training(shown), drawn, plainly(report))
     return render_page(
         title=shown.title,
         redacted=shown.redacted,
@@ -97,6 +98,28 @@ def training(study: NoiseFindings) -> str:
         return "one step with every record"
     steps = numbers.plural(study.steps, "step")
     return f"{steps}, sampling rate {study.sampling_rate:.3g}"
+
+
+def plainly(report: NoiseReport) -> str:
+    """Say in plain words what ε is, and from which noise on nothing was shown to be redrawn."""
+    study = report.findings
+    said = (
+        "More noise hides more and costs more accuracy. ε is the privacy budget of the whole "
+        "training: the smaller, the more private."
+    )
+    if report.verdict.kind is VerdictKind.INVALID:
+        return said
+    hidden = {point.mu for point in hidden_strengths(study)}
+    shown = [point for point in study.points if point.mu not in hidden]
+    if not hidden:
+        return f"{said} At every strength of noise here, pictures were redrawn."
+    least = next(point for point in study.points if point.mu in hidden)  # least noise comes first
+    if all(point.mu > least.mu for point in shown):
+        return (
+            f"{said} At ε = {written_epsilon(least.epsilon)} and with more noise nothing was shown "
+            "to be redrawn, by these attacks."
+        )
+    return f"{said} At {numbers.count(len(hidden))} strengths nothing was shown to be redrawn."
 
 
 def readouts(study: NoiseFindings) -> dict[str, object]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,7 +14,7 @@ from vestige.bounds.description import in_words
 from vestige.defenses.defended_victims import mechanism_of
 from vestige.defenses.undefended import Undefended
 from vestige.errors import BadInput
-from vestige.mechanisms import has_guarantee
+from vestige.mechanisms import Mechanism, NonPrivate, has_guarantee
 from vestige.reports.comparison import ComparisonFindings, DefendedPoint, Server, Utility
 from vestige.reports.numbers import count
 from vestige.statistics.tradeoff import mean_with_limits
@@ -25,6 +25,7 @@ from vestige.studies.comparison.orders import (
     told_apart,
     with_static_orders,
 )
+from vestige.studies.comparison.search_cost import search_cost
 from vestige.studies.report_parts import (
     describe_prior,
     describe_space,
@@ -43,12 +44,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MeasuredDefense:
-    """A defence with all that was measured of it; ``costs`` (seeds,) is None without a cost."""
+    """A defence with all that was measured of it; ``costs`` (seeds,) is None without a cost.
+
+    ``mechanism`` is what its release is said to be.
+    """
 
     defense: Defense
     point: DefendedPoint
     costs: np.ndarray | None
     cells: dict[str, MeasuredCell]
+    mechanism: Mechanism = field(default_factory=lambda: NonPrivate("nothing is stated"))
 
 
 def measured_defense(
@@ -76,7 +81,7 @@ def measured_defense(
         utility=utility,
         cells=tuple(cell.cell for cell in cells.values()),
     )
-    return MeasuredDefense(defense, point, costs, cells)
+    return MeasuredDefense(defense, point, costs, cells, mechanism)
 
 
 def _utility(
@@ -129,6 +134,10 @@ def assemble_comparison(
         told_apart=told_apart(larger),
         joint_costs=joint_costs(measured, plan.confidence),
         refuted=tuple(cell.claim_refuted for cell in whole if cell.claim_refuted),
+        search=search_cost(
+            [one.mechanism for one in measured if one.point.guarantee],
+            plan.sized_training.repeats,
+        ),
         budget=plan.budget,
         secrets=whole[0].secrets,
         guess_error=whole[0].guess_error,
