@@ -220,6 +220,7 @@ def render_ages(report: AgeReport, *, redact: bool = False) -> str:
         settings=complete_settings(shown.findings.settings),
         checks=shown.judgement.checks,
         redacted=shown.findings.redacted,
+        report=shown,
     )
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import re
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import Field
+from typer.testing import CliRunner
 
+from vestige.cli.app import app
 from vestige.content import document_bytes, document_digest
 from vestige.errors import BadInput
 from vestige.pages import render
@@ -201,3 +204,23 @@ def test_only_a_report_has_an_annex() -> None:
     with pytest.raises(BadInput, match="An annex is made of a report"):
         annex_of("report.json")  # pyright: ignore[reportArgumentType]
     assert "vestige.pages.annex.build" in sys.modules
+
+
+@pytest.mark.parametrize("name", ["demonstrated", "captured", "heads", "noise", "comparison"])
+def test_the_command_writes_markdown_and_json_for_their_owner(name: str, tmp_path: Path) -> None:
+    report = REPORTS[name]()
+    (tmp_path / "report.json").write_bytes(document_bytes(report))
+    said = CliRunner().invoke(app, ["annex", str(tmp_path)])
+    assert said.exit_code == 0, said.output
+    assert "What is to be decided?" in said.output
+    assert "not declared" in said.output
+    held = json.loads((tmp_path / "annex.json").read_text())
+    assert held["report_digest"] == document_digest(json.loads(report.model_dump_json()))
+    assert (tmp_path / "annex.md").read_text() == annex_markdown(annex_of(report))
+    assert (tmp_path / "annex.md").stat().st_mode & 0o077 == 0
+    said = CliRunner().invoke(
+        app, ["annex", str(tmp_path), "--redact", "--out", f"{tmp_path}/to.md"]
+    )
+    assert said.exit_code == 0, said.output
+    assert json.loads((tmp_path / "to.json").read_text())["redacted"]
+    assert "redacted" in (tmp_path / "to.md").read_text()

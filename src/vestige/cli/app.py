@@ -120,6 +120,10 @@ def run_study(
         int | None,
         typer.Option(min=2, help="Number of heads; more than --out holds are added to it."),
     ] = None,
+    repeat: Annotated[
+        int | None,
+        typer.Option(min=2, help="Repeat an audit with so many seeds and report every rate."),
+    ] = None,
     seed: Seed = 0,
     threads: Threads = 1,
     out: Out = None,
@@ -133,7 +137,8 @@ def run_study(
 
     chosen = chosen_engine(engine, workers, address)
     changes = {"trials": trials, "heads": heads}
-    show_report(*run_file(file, None, seed, out, threads, chosen, redact=redact, **changes))
+    made = run_file(file, None, seed, out, threads, chosen, redact=redact, repeat=repeat, **changes)
+    show_report(*made)
 
 
 @app.command()

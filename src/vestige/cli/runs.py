@@ -28,7 +28,9 @@ from vestige.engines.ray_cluster import RayCluster
 from vestige.errors import BadInput, Interrupted, NotFound
 from vestige.pages.saving import save_page
 from vestige.reports.report import Findings, Report
+from vestige.studies.audit.plan import Audit
 from vestige.studies.inversion.plan import Inversion
+from vestige.studies.repeated.plan import Repeated
 from vestige.studies.run import run
 from vestige.studies.study import Study
 
@@ -84,9 +86,13 @@ def run_file(
     engine: Engine,
     *,
     redact: bool | None,
+    repeat: int | None = None,
     **changes: object,
 ) -> tuple[Report[Any, Any], Path]:
-    """Run the study that a file defines, with fields changed by options that are not None."""
+    """Run the study that a file defines, with fields changed by options that are not None.
+
+    An audit can be run ``repeat`` times, with as many seeds.
+    """
     given = {name: value for name, value in changes.items() if value is not None}
     with torch_threads(threads):
         study = load_plan(reference, kind)
@@ -95,6 +101,10 @@ def run_file(
                 raise BadInput(f"A {study.kind} has no {name}: leave out --{name}.")
         study = replace(study, **given) if given else study  # pyright: ignore[reportArgumentType, reportCallIssue]
         sizes = [str(study.trials)] if hasattr(study, "trials") else []  # pyright: ignore[reportAttributeAccessIssue]
+        if repeat is not None:
+            if not isinstance(study, Audit):
+                raise BadInput(f"--repeat repeats an audit, and {reference} holds a {study.kind}.")
+            study, sizes = Repeated(study, repeat), [*sizes, f"repeat{repeat}"]
         stem = str(reference).replace(".py:", "-").removesuffix(".py")
         folder = out or Path("runs") / "-".join([Path(stem).name, *sizes, str(seed)])
         return run_and_render(study, seed, folder, redact=redact, engine=engine)

@@ -13,12 +13,14 @@ from vestige.pages.heads.page import render_heads
 from vestige.pages.inversion.page import render_inversion
 from vestige.pages.noise.page import render_noise
 from vestige.pages.risk.page import render_risk
+from vestige.pages.repeated.page import render_repeated
 from vestige.reports.audit import AuditReport
 from vestige.reports.comparison import ComparisonReport
 from vestige.reports.heads import HeadReport
 from vestige.reports.inversion import InversionReport
 from vestige.reports.noise import NoiseReport
 from vestige.reports.risk import RiskReport
+from vestige.reports.repeated import RepeatedReport
 
 __all__ = ["render"]
 
@@ -41,5 +43,6 @@ render.register(HeadReport, render_heads)
 render.register(InversionReport, render_inversion)
 render.register(NoiseReport, render_noise)
 render.register(RiskReport, render_risk)
+render.register(RepeatedReport, render_repeated)
 render.register(ComparisonReport, render_comparison)
 render.register(Statement, render_bounds)

@@ -28,6 +28,7 @@ from vestige.reports.heads import HeadReport
 from vestige.reports.inversion import InversionReport
 from vestige.reports.noise import NoiseReport
 from vestige.reports.parts import Verdict, VerdictKind
+from vestige.reports.repeated import RepeatedReport
 from vestige.reports.report import Report
 from vestige.reports.risk import RiskReport
 
@@ -90,8 +91,8 @@ def inversion_html(report: InversionReport) -> str:
 
 
 @notebook_html.register
-def study_html(report: HeadReport | NoiseReport | RiskReport) -> str:
-    """The verdict of a study of heads, noise or single records; its pictures are on its page."""
+def study_html(report: HeadReport | NoiseReport | RiskReport | RepeatedReport) -> str:
+    """The verdict of heads, noise, single records or a repeated audit; the rest is on its page."""
     return _report(report, height=210)
 
 

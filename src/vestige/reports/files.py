@@ -17,6 +17,7 @@ from vestige.reports.comparison import ComparisonReport
 from vestige.reports.heads import HeadReport
 from vestige.reports.inversion import InversionReport
 from vestige.reports.noise import NoiseReport
+from vestige.reports.repeated import RepeatedReport
 from vestige.reports.report import KINDS, SCHEMA_VERSION, Report
 from vestige.reports.risk import RiskReport
 
@@ -27,6 +28,7 @@ OWN_REPORTS = (
     NoiseReport,
     ComparisonReport,
     RiskReport,
+    RepeatedReport,
 )
 """What this package writes; importing a class of reports makes its kind known."""
 

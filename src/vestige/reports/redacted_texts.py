@@ -68,7 +68,7 @@ KEPT_SETTINGS = frozenset((
     "Images, attacked", "Initial weights", "Known records", "Local order", "Local training",
     "Loss", "Mode", "Network", "Others, prior", "Permutations", "Pool of a class",
     "Privacy", "Random reconstructions", "Records", "Rehearsals", "Release",
-    "Releases of each record",
+    "Releases of each record", "Repetitions",
     "Runs of each attack", "Secrets, prior", "Stated mechanism", "Strengths μ", "Table",
     "Threat model",
     "Training", "Training steps T, sampling rate q, δ", "Utility records, held out",

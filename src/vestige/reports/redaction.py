@@ -63,6 +63,7 @@ from vestige.reports.redacted_texts import (
     redacted_verdict,
     replacing,
 )
+from vestige.reports.repeated import RepeatedFindings
 from vestige.reports.report import Findings, J, Judgement
 from vestige.reports.risk import ReleasedRecord, RiskFindings
 from vestige.reports.rounding import coarse, kept_quartiles, rounded_part, with_rounded_means
@@ -228,6 +229,13 @@ def redacted_risk(findings: RiskFindings) -> RiskFindings:
             "records": tuple(map(_released, findings.records)),
         }
     )
+
+
+@redacted_findings.register
+def redacted_repeated(findings: RepeatedFindings) -> RepeatedFindings:
+    """What of a repeated audit may leave: rates without the seeds that give them again."""
+    runs = tuple(run.model_copy(update={"seed": None}) for run in findings.runs)
+    return findings.model_copy(update={**common_redactions(findings), "runs": runs})
 
 
 def common_redactions(findings: Findings) -> dict[str, object]:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from vestige.studies.diagnostics.exclusivity import Stage as Stage
     from vestige.studies.heads.counting import measure_heads as measure_heads
     from vestige.studies.missing_record import missing_record as missing_record
+    from vestige.studies.repeated.plan import Repeated as Repeated
     from vestige.studies.study import Study as Study
 else:
     __getattr__, __dir__, __all__ = lazy_names(__name__)

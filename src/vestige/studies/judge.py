@@ -11,6 +11,7 @@ from vestige.reports.comparison import ComparisonFindings
 from vestige.reports.heads import HeadFindings
 from vestige.reports.inversion import InversionFindings
 from vestige.reports.noise import NoiseFindings
+from vestige.reports.repeated import RepeatedFindings
 from vestige.reports.report import F, Judgement, Report, report_type
 from vestige.reports.risk import RiskFindings
 from vestige.studies.audit.judge import judge_audit
@@ -19,6 +20,7 @@ from vestige.studies.heads.judge import judge_heads
 from vestige.studies.inversion.judge import judge_inversion
 from vestige.studies.noise.judge import judge_noise
 from vestige.studies.risk.judge import judge_risk
+from vestige.studies.repeated.judge import judge_repeated
 
 
 @singledispatch
@@ -39,6 +41,7 @@ judge.register(HeadFindings, judge_heads)
 judge.register(InversionFindings, judge_inversion)
 judge.register(NoiseFindings, judge_noise)
 judge.register(RiskFindings, judge_risk)
+judge.register(RepeatedFindings, judge_repeated)
 
 
 def report_on(findings: F) -> Report[F, Any]:

@@ -19,6 +19,7 @@ from vestige.reports.heads import HeadReport
 from vestige.reports.inversion import InversionReport
 from vestige.reports.noise import NoiseReport
 from vestige.reports.parts import Rate, ThreatDescription, VerdictKind
+from vestige.reports.repeated import RepeatedReport, spread
 from vestige.reports.report import Report
 from vestige.statistics.audit_rates import strongest
 from vestige.statistics.resemblance import hidden_strengths
@@ -258,6 +259,43 @@ def noise_facts(report: NoiseReport) -> Facts:
         f"{numbers.count(found.candidates)} candidates gives "
         f"{numbers.percent(1 / found.candidates)}.",
         quantity=(("Strengths of noise", numbers.count(len(points))),),
+    )
+
+
+@annex_facts.register
+def repeated_facts(report: RepeatedReport) -> Facts:
+    """The same audit with several seeds: how far its rates vary."""
+    found = report.findings
+    spreads = {name: spread(found.rates_of(name)) for name in found.attacks}
+    said = "; ".join(
+        f"{name} {numbers.percent(one[0])} to {numbers.percent(one[2])}, median "
+        f"{numbers.percent(one[1])}"
+        for name, one in spreads.items()
+        if one is not None
+    )
+    chance = numbers.share(found.false_positive_rate)
+    return Facts(
+        subject=f"{numbers.defended(found.release, found.defense)}, audited with "
+        f"{numbers.plural(found.repeats, 'seed')}",
+        trials=sum(run.trials for run in found.runs),
+        planned=found.repeats * found.trials_planned,
+        threats=(("", found.threat),),
+        stage=TRAINING,
+        attacks=found.attacks,
+        average=NO_FIGURE if is_invalid(report) else f"Over seeds: {said}; by chance {chance}.",
+        maximum=NO_FIGURE
+        if is_invalid(report)
+        else exposed_records(report)
+        or "Which records are most exposed was not computed; look at one of the audits.",
+        sure=f"{numbers.share(found.confidence)} confidence, jointly over attacks and "
+        f"{numbers.plural(found.repeats, 'repetition')}",
+        theory=NO_BOUND,
+        guess=f"Guesses with the same hints were compared with the same records; chance gives "
+        f"{chance}.",
+        quantity=(
+            ("Repetitions", numbers.count(found.repeats)),
+            ("Decoys", f"{numbers.count(found.decoys)} in each trial, of the secret's class"),
+        ),
     )
 
 

@@ -1,0 +1,1 @@
+"""The same audit with several seeds: how far its rates vary."""

@@ -1,0 +1,54 @@
+"""What a repeated audit says in sentences: in how many repetitions, and how far rates vary."""
+
+from __future__ import annotations
+
+from vestige.reports.numbers import count, percent, plural, share
+from vestige.reports.parts import CheckOutcome, Verdict, VerdictKind
+from vestige.reports.repeated import RepeatedFindings, spread
+from vestige.reports.report import Judgement
+from vestige.studies.stopped import stopped_verdict
+
+
+def judge_repeated(findings: RepeatedFindings) -> Judgement:
+    """Count repetitions that exceed chance; INVALID if one of them is, or the run was stopped."""
+    finished = sum(run.trials for run in findings.runs)
+    planned = findings.repeats * findings.trials_planned
+    stopped = stopped_verdict(findings.failure, finished, planned, "trials")
+    return Judgement(verdict=stopped or _verdict(findings), checks=findings.preflight)
+
+
+def _verdict(findings: RepeatedFindings) -> Verdict:
+    runs = findings.runs
+    failed = [check for check in findings.preflight if check.outcome is CheckOutcome.FAILED]
+    invalid = [run for run in runs if run.verdict is VerdictKind.INVALID]
+    if failed or invalid:
+        return Verdict(
+            kind=VerdictKind.INVALID,
+            headline=f"This study says nothing yet: {plural(len(invalid), 'repetition')} of "
+            f"{count(len(runs))} failed a check.",
+            lede=failed[0].sentence if failed else "A check of one audit failed.",
+            remedy=failed[0].remedy if failed else "Run that audit alone to see which.",
+        )
+    shown = [
+        run for run in runs if run.verdict in (VerdictKind.DEMONSTRATED, VerdictKind.CLAIM_REFUTED)
+    ]
+    said = "; ".join(
+        f"{name} {percent(low)} to {percent(high)} (median {percent(middle)})"
+        for name in findings.attacks
+        if (found := spread(findings.rates_of(name))) is not None
+        for low, middle, high in (found,)
+    )
+    lede = f"Measured rates over seeds: {said}; by chance {share(findings.false_positive_rate)}."
+    if not shown:
+        return Verdict(
+            kind=VerdictKind.NOT_DEMONSTRATED,
+            headline=f"In none of {count(len(runs))} repetitions were secrets redrawn more often "
+            "than by chance.",
+            lede=f"{lede} This is not evidence of safety.",
+        )
+    return Verdict(
+        kind=VerdictKind.DEMONSTRATED,
+        headline=f"In {count(len(shown))} of {count(len(runs))} repetitions secrets came back more "
+        "often than by chance.",
+        lede=lede,
+    )
