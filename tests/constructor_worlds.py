@@ -78,6 +78,7 @@ from vestige.studies.captured.plan import CapturedAudit
 from vestige.studies.captured.trials import KnownRelease
 from vestige.studies.heads.plan import HeadStudy
 from vestige.studies.noise.plan import NoiseStudy
+from vestige.studies.repeated.plan import Repeated
 from vestige.studies.risk.plan import RecordRisk
 from vestige.threats import HonestServer, InformedAdversary, MaliciousServer, WeakAdversary
 from vestige.victims import (
@@ -103,6 +104,7 @@ from worlds import (
     private_training,
     released_head,
     released_network,
+    small_audit,
 )
 
 RESULTS = {
@@ -218,6 +220,7 @@ VALID: tuple[Callable[[], Any], ...] = (
     noise_study,
     lambda: RecordRisk(audit(), records=2, outliers=1),
     captured_audit,
+    lambda: Repeated(small_audit([InvertingGradients()])),
     inversion,
     lambda: Stage(linear_network()),
     lambda: LocalTraining(1, 0.1),

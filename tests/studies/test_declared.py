@@ -23,7 +23,7 @@ def test_a_report_names_the_audit_before_and_its_context(tmp_path: Path) -> None
     digest = json.loads((tmp_path / "first" / "report.json").read_text())["digest"]
     for previous in (tmp_path / "first", str(tmp_path / "first" / "report.json"), digest):
         assert previous_digest(previous) == digest
-    later = replace(audit, release_context="public weights", previous=tmp_path / "first")
+    later = replace(audit, release_context="public weights", previous=str(tmp_path / "first"))
     assert later.identity() == audit.identity(), "a declaration decides no result"
     # The folder of the first run goes on: only the report changes.
     second = vestige.run(later, directory=tmp_path / "first")

@@ -28,12 +28,12 @@ class Declared:
     """Base of studies: what their owner declares.
 
     ``release_context`` says who gets the release: "public weights", "public interface", "partners"
-    or "internal". ``previous`` is the audit before this one: its run folder, its report.json or the
-    digest in it. Both stand in the annex of the report; None is "not declared".
+    or "internal". ``previous`` is the audit before this one: the path of its run folder or of its
+    report.json, or the digest in it. Both stand in the annex of the report; None is "not declared".
     """
 
     release_context: ReleaseContext | None = field(default=None, compare=False)
-    previous: str | Path | None = field(default=None, compare=False)
+    previous: str | None = field(default=None, compare=False)
 
 
 def declarations(study: object) -> dict[str, object]:
