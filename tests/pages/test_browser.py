@@ -435,3 +435,17 @@ def test_words_of_the_plane_do_not_touch_each_other_on_screen(opened: Opened) ->
                     # A line is taller than its letters.
                     over = abs(one["y"] - other["y"]) >= 0.7 * min(one["height"], other["height"])
                     assert beside or over, (one, other)
+
+
+@pytest.mark.parametrize(
+    "name", [*STATES, "demonstrated-redacted", *STUDIES, *NOISE_STUDIES, *COMPARISONS]
+)
+def test_seven_questions_are_answered_on_the_first_two_screens(opened: Opened, name: str) -> None:
+    page = opened(name)
+    answers = page.locator("#decision dl > div")
+    assert answers.count() == 7
+    for answer in answers.all():
+        place = answer.bounding_box()
+        assert place is not None
+        assert place["y"] + place["height"] <= 1600
+        assert answer.locator("dd").inner_text().strip()

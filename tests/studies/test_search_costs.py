@@ -18,7 +18,9 @@ def test_a_list_of_trainings_spends_more_than_a_random_search_and_than_one() -> 
     # ρ = 1/(2σ²) adds up: sixty trainings are one with the summed ρ.
     rho = 20 * sum(1 / (2 * s.noise_multiplier**2) for s in settings)
     assert cost.composed == pytest.approx(epsilon_by_renyi(Gaussian((2 * rho) ** -0.5), DELTA))
+    assert cost.single is not None
     assert cost.random is not None
+    assert cost.composed is not None
     assert cost.single < cost.random < cost.composed
     said = " ".join(search_sentences(cost))
     assert "60" in said

@@ -12,6 +12,7 @@ from functools import singledispatch
 from typing import Any
 
 from vestige.pages.annex.pending import exposed_records
+from vestige.pages.heads.tables import written_point
 from vestige.reports import numbers
 from vestige.reports.audit import AuditFindings, AuditReport
 from vestige.reports.comparison import Cell, ComparisonFindings, ComparisonReport, DefendedPoint
@@ -183,8 +184,8 @@ def head_facts(report: HeadReport) -> Facts:
     top = (
         "No single class was shown to be exposed more than chance."
         if worst is None
-        else f"Class {worst.label}: {numbers.percent(worst.operating_point.true_positive_rate)} of "
-        f"its images came back; {len(exposed)} of {len(rates.classes)} classes are shown exposed."
+        else f"Class {worst.label}: of its images {written_point(worst.operating_point)} came "
+        f"back; {len(exposed)} of {len(rates.classes)} classes are shown exposed."
     )
     private = [p for p in found.privacy if p.epsilon is not None]
     return Facts(
@@ -242,8 +243,8 @@ def noise_facts(report: NoiseReport) -> Facts:
         attacks=tuple(m.name for m in found.methods if m.kind != "nothing"),
         average=NO_FIGURE
         if is_invalid(report)
-        else f"With the least noise {numbers.rate_with_limits(best)} of "
-        f"{numbers.plural(best.trials, 'picture')} lie nearest to their own secret. {where}",
+        else f"With the least noise {numbers.some_of(best.hits, best.trials, 'picture')} "
+        f"came out nearest to their own secret: at least {numbers.at_least(best.lower)}. {where}",
         maximum=NO_FIGURE
         if is_invalid(report)
         else exposed_records(report)
