@@ -12,15 +12,15 @@ from vestige.pages.comparison.page import render_comparison
 from vestige.pages.heads.page import render_heads
 from vestige.pages.inversion.page import render_inversion
 from vestige.pages.noise.page import render_noise
-from vestige.pages.risk.page import render_risk
 from vestige.pages.repeated.page import render_repeated
+from vestige.pages.risk.page import render_risk
 from vestige.reports.audit import AuditReport
 from vestige.reports.comparison import ComparisonReport
 from vestige.reports.heads import HeadReport
 from vestige.reports.inversion import InversionReport
 from vestige.reports.noise import NoiseReport
-from vestige.reports.risk import RiskReport
 from vestige.reports.repeated import RepeatedReport
+from vestige.reports.risk import RiskReport
 
 __all__ = ["render"]
 

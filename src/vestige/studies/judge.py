@@ -19,8 +19,8 @@ from vestige.studies.comparison.judge import judge_comparison
 from vestige.studies.heads.judge import judge_heads
 from vestige.studies.inversion.judge import judge_inversion
 from vestige.studies.noise.judge import judge_noise
-from vestige.studies.risk.judge import judge_risk
 from vestige.studies.repeated.judge import judge_repeated
+from vestige.studies.risk.judge import judge_risk
 
 
 @singledispatch
