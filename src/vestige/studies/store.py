@@ -135,6 +135,8 @@ class RunFolder:
         with lock_folder(run.path):
             with explain_errors(run.path):
                 run._claim(wanted, kept or (lambda size, number: True))
+            if "size" in same:
+                run.identity = {**(run.identity or {}), _EARLIER: list(run.earlier_sizes)}
             for number in run.finished():
                 run.read(number)  # damage is reported before hours of work, not after
             yield run
@@ -213,8 +215,8 @@ class RunFolder:
                     "%s was lost or damaged; it was rebuilt from the finished units.",
                     self.path / "manifest.json",
                 )
-                planned = {self._planned_size(number) for number in self.finished()}
-                earlier = [size for size in _sizes(sorted(planned)) if size < wanted["size"]]
+                planned = {size for n in self.finished() for size in self._planned_sizes(n)}
+                earlier = [size for size in sorted(planned) if size < wanted.get("size", 0)]
         if earlier:
             # Units go before the manifest says so: a run killed between computes them again.
             for number in self.finished():
@@ -228,10 +230,13 @@ class RunFolder:
         """The sizes that the run had before more was added, in their order."""
         return tuple(_sizes(self.manifest().get(_EARLIER)))
 
-    def _planned_size(self, number: int) -> int:
-        """The size of the run when a unit was written; 0 if the unit says none."""
-        held = read_unit(self._unit(number), number)[1].get("size")
-        return held if isinstance(held, int) else 0
+    def _planned_sizes(self, number: int) -> list[int]:
+        """The sizes of the run until a unit was written, as far as the unit says."""
+        try:
+            held = read_unit(self._unit(number), number)[1]
+        except BadInput:  # is reported when the units are read
+            return []
+        return _sizes([held.get("size"), *_sizes(held.get(_EARLIER))])
 
     def manifest(
         self, remedy: str = "name a new folder", *, digest: bool = False

@@ -6,6 +6,8 @@ Definition 1 over all ordered pairs of heads.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -70,9 +72,15 @@ def rates_of(
     false_positive_rate: float,
     confidence: float,
     *,
-    permutations: int = PERMUTATIONS,
+    permutations: int | None = None,
 ) -> HeadRates:
-    """Count what an attack redrew, in every way; a pure function of what was drawn."""
+    """Count what an attack redrew, in every way; a pure function of what was drawn.
+
+    Without a number, there are enough ``permutations`` for a p-value well below the error that the
+    confidence leaves to the tests.
+    """
+    if permutations is None:
+        permutations = max(PERMUTATIONS, math.ceil(20 / (1 - confidence)))
     alpha, units = false_positive_rate, np.array([thresholds.pooled])
     if drawn.classes is not None:
         units = np.asarray(thresholds.by_class)[drawn.classes.numpy()]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from vestige.statistics.head_pairs import PairErrors
-from vestige.studies.heads.rates import minimum_errors
+from vestige.studies.heads.rates import check_counted
 
 HEADS_AT_ONCE = 512
 """Heads whose drawings, and heads whose records, are compared at a time."""
@@ -26,11 +26,12 @@ def pair_errors(drawn: Tensor, members: Tensor, counted: Tensor, images: Tensor)
     """ℓ_min-MSE of what was drawn (s, c, *shape) to the counted members of every set.
 
     ``members`` (s, n) are places in ``images``; ``counted`` (s, c, n) says which of them a
-    reconstruction is compared with. Errors are rounded to 32 bits, so that equal drawings have
-    equal errors wherever they stand.
+    reconstruction is compared with. Own and other pairs are computed alike, from differences of
+    pixels, and rounded to 32 bits: copies of a record have equal errors wherever they stand, so
+    that none of them looks closer because it is the head's own.
     """
     heads, classes = drawn.shape[:2]
-    own = minimum_errors(drawn, members, counted, images).numpy().astype(np.float32)
+    check_counted(counted)
     values = _room((classes, heads, heads))
     pool = images.detach().cpu().flatten(1)
     for place in range(classes):
@@ -43,12 +44,11 @@ def pair_errors(drawn: Tensor, members: Tensor, counted: Tensor, images: Tensor)
             records = pool[sets.flatten()].double()
             for start in range(0, heads, HEADS_AT_ONCE):
                 part = flat[start : start + HEADS_AT_ONCE].double()
-                gaps = part.square().sum(1)[:, None] + records.square().sum(1)
-                gaps = (gaps - 2 * part @ records.T).clamp_min(0) / pool.shape[1]
+                gaps = torch.cdist(part, records, compute_mode="donot_use_mm_for_euclid_dist")
+                gaps = gaps.square_() / pool.shape[1]
                 nearest = gaps.reshape(len(part), *sets.shape).amin(2)
                 nearest[broken[start : start + HEADS_AT_ONCE]] = torch.inf
                 values[place, start : start + len(part), first : first + len(sets)] = nearest
-        np.fill_diagonal(values[place], own[:, place])
     return PairErrors(values, shared=overlapping_sets(members))
 
 

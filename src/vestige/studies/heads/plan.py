@@ -21,6 +21,7 @@ from vestige.records import Prior, Records
 from vestige.reports.heads import HeadFindings, HeadRates, PrivacyPoint
 from vestige.reports.numbers import count
 from vestige.reports.parts import AttackDescription, Check, Picture
+from vestige.simulation.backbone_features import features_of
 from vestige.simulation.training_sets import ClassCounts, OneAgainstRest, TrainingSets
 from vestige.streams import stream
 from vestige.studies.declared import Declared
@@ -65,8 +66,8 @@ class HeadStudy(Declared):
     as in the paper. ``shadows`` (n, size) are weights of simulated heads, for the Gaussian
     surrogates of the paper; ``decoder`` draws the ceiling from true features. A unit of work is a
     block of heads under one mechanism. More ``heads`` in the same folder are added to those that
-    are there; each addition halves the error that limits and tests may have, so that all additions
-    together stay within that of ``confidence``.
+    are there; the kth addition leaves limits and tests 1/(k(k + 1)) of the error that
+    ``confidence`` allows, so that all additions together stay within it.
     """
 
     attack: Attack
@@ -169,7 +170,8 @@ class HeadStudy(Declared):
         """Digest of records, model, attack and settings, but for the number of heads."""
         facts = [self.heading, self.false_positive_rate, self.confidence]
         facts += [self.attack.name, attack_settings(self.attack), self.victim.describe()]
-        facts += [str(one) for one in self.mechanisms] + [self.decoder is not None, BLOCK]
+        facts += [repr(self.victim.training), repr(self.victim.model), *map(repr, self.mechanisms)]
+        facts += [self._given(), BLOCK]
         parts = [self.records, self.prior.records]
         parts += [] if self.held_out is None else [self.held_out]
         tensors = {f"model/{n}": t for n, t in self.victim.model.state_dict().items()}
@@ -178,6 +180,16 @@ class HeadStudy(Declared):
             tensors["shadows"] = self.shadows
         marks = ["".join(one.fingerprints()) for one in parts]
         return combined_digest(self.kind, json.dumps(facts), *marks, tensors_digest(tensors))
+
+    def _given(self) -> list[str]:
+        """What backbone and decoder give for two images: their code is in no repr."""
+        some = self.records[:2]
+        features = features_of(self.victim.simulator, some).cpu()
+        found = [features]
+        if self.decoder is not None:
+            found.append(self.decoder(features, some.y.cpu()).cpu())
+        spread = [one.flatten()[:: max(1, one.numel() // 50)] for one in found]
+        return [f"{value:.4g}" for one in spread for value in one.tolist()]
 
     def code(self) -> dict[str, str]:
         """Digest of the attack's code."""
@@ -284,7 +296,8 @@ class HeadStudy(Declared):
 
     def _confidence(self, earlier_sizes: Sequence[int]) -> float:
         """The confidence of a report after so many additions; their errors sum to that planned."""
-        return 1 - (1 - self.confidence) / 2 ** len(earlier_sizes)
+        additions = len(earlier_sizes)
+        return 1 - (1 - self.confidence) / max(1, additions * (additions + 1))
 
     def _studied(
         self,

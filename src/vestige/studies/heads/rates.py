@@ -48,16 +48,21 @@ def minimum_errors(drawn: Tensor, members: Tensor, counted: Tensor, images: Tens
     heads, slots = drawn.shape[:2]
     flat, pool = drawn.detach().cpu().double().flatten(2), images.detach().cpu().flatten(1)
     errors = torch.empty((heads, slots), dtype=torch.float64)
-    if not bool(counted.any(2).all()):
-        raise BadInput(
-            "A training set holds no image of a class that was drawn: reconstruct classes that "
-            "every set holds."
-        )
+    check_counted(counted)
     for head in range(heads):  # one set at a time: differences of all would not fit
         own = pool[members[head]].double()
         gaps = (flat[head][:, None, :] - own[None]).square().mean(2)
         errors[head] = gaps.masked_fill(~counted[head], math.inf).amin(1)
     return errors.masked_fill(~torch.isfinite(errors), math.inf)
+
+
+def check_counted(counted: Tensor) -> None:
+    """Raise BadInput if a set (of ``counted`` (s, c, n)) has no member of a class."""
+    if not bool(counted.any(2).all()):
+        raise BadInput(
+            "A training set holds no image of a class that was drawn: reconstruct classes that "
+            "every set holds."
+        )
 
 
 def other_heads(members: Tensor) -> Tensor:
