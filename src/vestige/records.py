@@ -1,7 +1,8 @@
 """Records: what a client holds and an attacker wants. Spaces, records, splits and priors.
 
 Images live in [0, 1]. Tables live in standard-deviation units; their space knows how to write a
-value in its original unit.
+value in its original unit. Texts are token numbers, held as floating point like all records
+(float32 is exact up to 2²⁴), padded at their end.
 """
 
 from __future__ import annotations
@@ -90,7 +91,54 @@ class TableSpace:
         return (len(self.columns),)
 
 
-Space = ImageSpace | TableSpace
+MOST_TOKENS = 2**24
+"""Token numbers that float32 holds exactly."""
+
+
+@dataclass(frozen=True)
+class TextSpace:
+    """Texts of at most ``length`` tokens, each a number below ``vocabulary``.
+
+    Texts that are shorter end with the token ``padding``. ``tokenizer`` is the JSON of a tokenizer
+    of the library ``tokenizers``, which writes tokens as words; without one, numbers are shown.
+    """
+
+    length: int
+    vocabulary: int
+    class_names: tuple[str, ...]
+    padding: int = 0
+    noun: str = "text"
+    tokenizer: str = field(default="", repr=False)
+
+    def __post_init__(self) -> None:
+        check_fields(self, counts=("length", "vocabulary"))
+        if self.vocabulary > MOST_TOKENS:
+            raise BadInput(f"A vocabulary has at most {MOST_TOKENS:,} tokens.")
+        if not 0 <= self.padding < self.vocabulary:
+            raise BadInput(
+                f"The padding token {self.padding} is not in the vocabulary of "
+                f"{self.vocabulary:,}: give the number of one that is."
+            )
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one record."""
+        return (self.length,)
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Smallest and largest value a record can hold."""
+        return (0.0, self.vocabulary - 1.0)
+
+    def tokens(self, row: Tensor) -> list[int]:
+        """The token numbers of one record, without the padding at its end."""
+        numbers = [int(number) for number in row.round().tolist()]
+        while numbers and numbers[-1] == self.padding:
+            numbers.pop()
+        return numbers
+
+
+Space = ImageSpace | TableSpace | TextSpace
 
 
 @dataclass(frozen=True, eq=False)

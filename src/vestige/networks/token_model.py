@@ -1,0 +1,66 @@
+"""Language models as networks of records: token numbers in, logits or losses out."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from vestige.errors import BadInput
+from vestige.simulation.losses import logits_of
+
+Task = Literal["classification", "language modelling"]
+
+
+class TokenModel(nn.Module):
+    """A model over token numbers, so that texts go through the same flow as images and tables.
+
+    ``model`` is a model of the library transformers (called with ``input_ids`` and
+    ``attention_mask``) or any module over int64 token numbers (n, length). Records hold numbers as
+    floating point and end with ``padding``, which is masked. As a classifier it returns logits
+    (n, classes). For causal language modelling it returns the loss of each text (n, 1), weighted so
+    that their mean is the mean over all predicted tokens of the batch, as trainers have it; its
+    loss function is :func:`own_loss`.
+    """
+
+    def __init__(
+        self, model: nn.Module, task: Task = "classification", *, padding: int = 0
+    ) -> None:
+        super().__init__()
+        if task not in ("classification", "language modelling"):
+            raise BadInput(
+                f"The task is {task!r}: give 'classification' or 'language modelling'."
+            )
+        self.model, self.task, self.padding = model, task, padding
+        self.masked = hasattr(model, "config")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits (n, classes), or losses (n, 1)."""
+        tokens = x.round().long()
+        if self.masked:
+            output = self.model(input_ids=tokens, attention_mask=self.mask(tokens).long())
+        else:
+            output = self.model(tokens)
+        if self.task == "classification":
+            return logits_of(output)
+        found = getattr(output, "logits", output)
+        return self._losses(found, tokens)
+
+    def mask(self, tokens: Tensor) -> Tensor:
+        """Which places (n, length) hold a token: all up to the last one that is no padding."""
+        real = (tokens != self.padding).flip(1).long().cumsum(1).flip(1)
+        return real > 0
+
+    def _losses(self, logits: Tensor, tokens: Tensor) -> Tensor:
+        counted = self.mask(tokens)[:, 1:].to(logits.dtype)
+        each = nn.functional.cross_entropy(
+            logits[:, :-1].transpose(1, 2), tokens[:, 1:], reduction="none"
+        )
+        total = counted.sum().clamp_min(1)
+        return ((each * counted).sum(1) * len(tokens) / total).unsqueeze(1)
+
+
+def own_loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    """The loss of each text, which a language model computes itself."""
+    return outputs[:, 0]
