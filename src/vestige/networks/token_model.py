@@ -29,9 +29,7 @@ class TokenModel(nn.Module):
     ) -> None:
         super().__init__()
         if task not in ("classification", "language modelling"):
-            raise BadInput(
-                f"The task is {task!r}: give 'classification' or 'language modelling'."
-            )
+            raise BadInput(f"The task is {task!r}: give 'classification' or 'language modelling'.")
         self.model, self.task, self.padding = model, task, padding
         self.masked = hasattr(model, "config")
 
