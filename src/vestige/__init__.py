@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from vestige.records import Prior as Prior
     from vestige.records import Records as Records
     from vestige.records import TableSpace as TableSpace
+    from vestige.records import TextSpace as TextSpace
     from vestige.reports.files import load_report as load_report
     from vestige.runs.tables import frame as frame
     from vestige.studies.audit.plan import Audit as Audit

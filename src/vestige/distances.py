@@ -14,8 +14,10 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from vestige.choices import check_fields
 from vestige.errors import BadInput
 from vestige.printable import clean_text
+from vestige.records import Space, TextSpace
 from vestige.reports.distance_names import MOST_PIXELS, shift_name
 
 Distance = Callable[[Tensor, Tensor], Tensor]
@@ -219,8 +221,84 @@ def is_squared_error(distance: Distance) -> bool:
     return distance is mean_squared_error or bool(getattr(distance, "squared_error", False))
 
 
+@dataclass(frozen=True)
+class TokenDistance:
+    """Share of positions at which two texts differ, over the longer of their lengths.
+
+    Records are token numbers that end with ``padding``; two empty texts are equal.
+    """
+
+    padding: int = 0
+
+    def __post_init__(self) -> None:
+        check_fields(self, not_negative=("padding",))
+
+    def __call__(self, candidates: Tensor, records: Tensor) -> Tensor:
+        """Distances (k, n) of texts (k, length) and (n, length)."""
+        left, right = candidates.round(), records.round()
+        longer = torch.maximum(self._lengths(left)[:, None], self._lengths(right)[None])
+        differing = (left[:, None] != right[None]).sum(2)
+        return differing.double() / longer.clamp_min(1)
+
+    def _lengths(self, texts: Tensor) -> Tensor:
+        places = torch.arange(1, texts.shape[1] + 1, device=texts.device)
+        return ((texts != self.padding) * places).amax(1)
+
+
+@dataclass(frozen=True)
+class TokenSetDistance:
+    """Share of the tokens of two texts that only one of them holds, whatever their order.
+
+    The Jaccard distance of their sets of tokens. A reading of the tokens without their order
+    (``attacks.EmbeddingReading``) is measured by it; ``padding`` is no token.
+    """
+
+    padding: int = 0
+
+    def __post_init__(self) -> None:
+        check_fields(self, not_negative=("padding",))
+
+    def __call__(self, candidates: Tensor, records: Tensor) -> Tensor:
+        """Distances (k, n) of texts (k, length) and (n, length)."""
+        left, right = ([self._tokens(row) for row in part] for part in (candidates, records))
+        rows = [[1 - len(one & two) / max(len(one | two), 1) for two in right] for one in left]
+        found = torch.tensor(rows, dtype=torch.float64).reshape(len(left), len(right))
+        both_empty = [[not one and not two for two in right] for one in left]
+        found[torch.tensor(both_empty).reshape(found.shape)] = 0.0
+        return found
+
+    def _tokens(self, text: Tensor) -> set[int]:
+        return {int(token) for token in text.round().tolist()} - {self.padding}
+
+
+token_distance = TokenDistance()
+"""The distance of texts that are padded with token 0."""
+
+
+def for_space(
+    distance: Distance | Sequence[Distance], space: Space
+) -> Distance | tuple[Distance, ...]:
+    """The same distances; of texts, squared errors of token numbers give way to differing tokens.
+
+    Numbers of tokens are names: their differences mean nothing.
+    """
+    if isinstance(distance, Sequence):
+        return tuple(_of_tokens(one, space) for one in distance)
+    return _of_tokens(distance, space)
+
+
+def _of_tokens(distance: Distance, space: Space) -> Distance:
+    if isinstance(space, TextSpace) and distance is mean_squared_error:
+        return TokenDistance(space.padding)
+    return distance
+
+
 def distance_label(distance: Distance) -> str:
     """What an axis says about a distance."""
+    if isinstance(distance, TokenDistance):
+        return "share of differing tokens"
+    if isinstance(distance, TokenSetDistance):
+        return "share of tokens not in common"
     if distance is structural_dissimilarity:
         return "1 − SSIM"
     named = getattr(distance, "name", None)

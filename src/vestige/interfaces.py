@@ -48,6 +48,7 @@ __all__ = [
     "Victim",
     "WrappedVictim",
     "is_guess",
+    "reads_texts",
 ]
 
 
@@ -205,6 +206,11 @@ class Attack(Protocol):
 def is_guess(attack: Attack) -> bool:
     """Whether an attack never looks at the release; such an attack has ``is_guess = True``."""
     return bool(getattr(attack, "is_guess", False))
+
+
+def reads_texts(attack: Attack) -> bool:
+    """Whether an attack reads records that are texts; such an attack has ``reads_texts = True``."""
+    return bool(getattr(attack, "reads_texts", False))
 
 
 class Victim(Protocol):

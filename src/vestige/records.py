@@ -204,6 +204,15 @@ class Records:
         """How many classes the labels can take."""
         return len(self.space.class_names)
 
+    def inputs(self, like: Tensor) -> Tensor:
+        """The values with the precision and device of a model's parameter.
+
+        Token numbers stay float32: a model in half precision would round them.
+        """
+        if isinstance(self.space, TextSpace):
+            return self.x.to(like.device, torch.float32)
+        return self.x.to(like.device, like.dtype)
+
     def to(self, device: torch.device | str) -> Records:
         """Copy the records to a device."""
         return replace(self, x=self.x.to(device), y=self.y.to(device))
@@ -301,9 +310,13 @@ class Prior:
         return self.records[members[order]]
 
     def mean(self, label: int | None = None) -> Tensor:
-        """Average of its records with a label, or of all; the overall mean if there are none."""
+        """Average of its records with a label, or of all; the overall mean if there are none.
+
+        Numbers of tokens have no average: of texts it is the most common token at each position.
+        """
         members = self.members(label)
-        return self.records.x[members if len(members) else self.members()].mean(0)
+        chosen = self.records.x[members if len(members) else self.members()]
+        return chosen.mode(0).values if isinstance(self.space, TextSpace) else chosen.mean(0)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from vestige.attacks.closed_form import ClosedForm as ClosedForm
     from vestige.attacks.combined_inversion.attack import CombinedInversion as CombinedInversion
     from vestige.attacks.deep_leakage import DeepLeakage as DeepLeakage
+    from vestige.attacks.embedding_reading import EmbeddingReading as EmbeddingReading
     from vestige.attacks.exact_inversion.attack import ExactInversion as ExactInversion
     from vestige.attacks.feature_inversion.attack import FeatureInversion as FeatureInversion
     from vestige.attacks.guess import Guess as Guess
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from vestige.attacks.recommendation.recommended import recommended as recommended
     from vestige.attacks.reconstructor_network import ReconstructorNetwork as ReconstructorNetwork
     from vestige.attacks.rehearsed_confidence import RehearsedConfidence as RehearsedConfidence
+    from vestige.attacks.span_inversion.attack import SpanInversion as SpanInversion
     from vestige.attacks.tensor_features.attack import TensorFeatures as TensorFeatures
 else:
     __getattr__, __dir__, __all__ = lazy_names(__name__)

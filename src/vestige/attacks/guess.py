@@ -27,12 +27,13 @@ class Guess:
     No attack has leaked anything that this one finds as well (Balle, Cherubin and Hayes 2022,
     "Reconstructing Training Data with Informed Adversaries", Section 4, call it the oblivious
     attack). ``kind`` is a random record of the prior ("draw") or the average one ("mean"), of the
-    told label where there is one.
+    told label where there is one; the average text has the most common token at each position.
     """
 
     kind: Literal["draw", "mean"] = "draw"
 
     is_guess = True
+    reads_texts = True
     summary = "looks at the prior and the hints, never at the release"
     needs = "records of the same kind"
     cites = (

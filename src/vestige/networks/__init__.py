@@ -6,6 +6,8 @@ from vestige.networks.gaussian_head import gaussian_head
 from vestige.networks.headed_model import HeadedModel
 from vestige.networks.imprint import BareImprint, Bins, ImprintedModel
 from vestige.networks.small import convnet, lenet, lenet5, mlp, resnet
+from vestige.networks.token_model import TokenModel, own_loss
+from vestige.networks.transformer import transformer
 
 __all__ = [
     "BackboneForm",
@@ -13,6 +15,7 @@ __all__ = [
     "Bins",
     "HeadedModel",
     "ImprintedModel",
+    "TokenModel",
     "alexnet",
     "convnet",
     "gaussian_head",
@@ -20,8 +23,10 @@ __all__ = [
     "lenet5",
     "load_backbone",
     "mlp",
+    "own_loss",
     "resnet",
     "resnet9",
     "resnet18",
+    "transformer",
     "vgg11",
 ]

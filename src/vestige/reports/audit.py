@@ -80,7 +80,9 @@ class Outcome(Document):
     reconstruction: 1 is closest, ties count against the attack. ``likelihood_rank`` is its place by
     the attack's own likelihood, where it has one. ``decoy_mean_error`` is the mean squared error of
     the mean of the decoys, a guess that knows the class. ``further`` holds ranks by the further
-    distances of the audit, in their order.
+    distances of the audit, in their order. Of texts there is instead of errors whether all tokens
+    are right, the share of positions that are, ROUGE-L, and how many of how many personal details
+    came back.
     """
 
     trial: int
@@ -99,6 +101,10 @@ class Outcome(Document):
     decoy_mean_error: float | None = None
     likelihood_rank: int | None = Field(default=None, ge=1)
     further: tuple[FurtherOutcome, ...] = ()
+    exact_match: bool | None = None
+    token_accuracy: float | None = None
+    rouge_l: float | None = None
+    details: tuple[int, int] | None = None
 
 
 class DisjointRanks(Document):

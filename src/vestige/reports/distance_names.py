@@ -16,6 +16,8 @@ OWN_DISTANCES = frozenset(
         "mean squared error",
         "1 − SSIM",
         "sign-tolerant squared error",
+        "share of differing tokens",
+        "share of tokens not in common",
         *(shift_name(pixels) for pixels in range(1, MOST_PIXELS + 1)),
     )
 )

@@ -112,7 +112,7 @@ class ColumnDescription(Document):
 class SpaceDescription(Document):
     """What one record looks like."""
 
-    kind: Literal["image", "table"]
+    kind: Literal["image", "table", "text"]
     shape: tuple[int, ...]
     noun: str
     class_names: tuple[str, ...]
@@ -120,11 +120,15 @@ class SpaceDescription(Document):
 
 
 class Picture(Document):
-    """One record for the page: 8-bit pixels (channels, height, width) or a row of features."""
+    """One record for the page: 8-bit pixels (channels, height, width), features, or words.
+
+    ``words`` are the tokens of a text as they are written: joined they are the text.
+    """
 
     shape: tuple[int, ...]
     pixels: str | None = None
     features: tuple[float, ...] | None = None
+    words: tuple[str, ...] | None = None
 
     @model_validator(mode="after")
     def _whole(self) -> Picture:
@@ -135,11 +139,18 @@ class Picture(Document):
             held = len(self.pixels) // 4 * 3 - padding
         elif self.features is not None:
             held = len(self.features)
+        elif self.words is not None:
+            held = len(self.words)
         else:
-            raise ValueError("a picture holds pixels or features")
+            raise ValueError("a picture holds pixels, features or words")
         if min(self.shape, default=0) < 0 or math.prod(self.shape) != held:
-            raise ValueError("the pixels or features of a picture do not fill its shape")
+            raise ValueError("the content of a picture does not fill its shape")
         return self
+
+    @classmethod
+    def of_text(cls, words: Sequence[str]) -> Picture:
+        """Store the tokens of a text, as they are written."""
+        return cls(shape=(len(words),), words=tuple(words))
 
     @classmethod
     def of(cls, values: np.ndarray) -> Picture:

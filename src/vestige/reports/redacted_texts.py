@@ -69,7 +69,7 @@ KEPT_SETTINGS = frozenset((
     "Loss", "Mode", "Network", "Others, prior", "Permutations", "Pool of a class",
     "Privacy", "Random reconstructions", "Records", "Rehearsals", "Release",
     "Releases of each record", "Repetitions",
-    "Runs of each attack", "Secrets, prior", "Stated mechanism", "Strengths μ", "Table",
+    "Runs of each attack", "Secrets, prior", "Stated mechanism", "Strengths μ", "Table", "Texts",
     "Threat model",
     "Training", "Training steps T, sampling rate q, δ", "Utility records, held out",
     "Utility seeds, initial weights", "Utility training", "Victim",
@@ -85,7 +85,7 @@ OWN_NAMES: dict[str, tuple[frozenset[str], str]] = {
     "Distance": (OWN_DISTANCES, "a custom distance"),
     "Loss": (
         frozenset((
-            "cross_entropy", "logistic", "own", "mse_loss", "nll_loss", "l1_loss",
+            "cross_entropy", "logistic", "own", "own_loss", "mse_loss", "nll_loss", "l1_loss",
             "binary_cross_entropy", "binary_cross_entropy_with_logits", "smooth_l1_loss",
         )),
         "a custom loss",
@@ -93,7 +93,7 @@ OWN_NAMES: dict[str, tuple[frozenset[str], str]] = {
     "Network": (
         frozenset((
             "BareImprint", "HeadedModel", "ImprintedModel", "Linear", "Module", "ModuleList",
-            "Polynomial", "ResidualBlock", "Sequential",
+            "Polynomial", "ResidualBlock", "Sequential", "TokenModel",
         )),
         "a custom network",
     ),

@@ -133,9 +133,13 @@ class Simulator(ABC):
         return x.clone() if self.normalization is None else self.normalization(x)
 
     def batch(self, records: Records) -> tuple[Tensor, Tensor]:
-        """Values and one-hot targets of records, with the model's precision and device."""
-        moved, like = records.to(self.like.device), self.like
-        return moved.x.to(like.dtype), one_hot(moved.y, moved.classes, like.dtype)
+        """Values and one-hot targets of records, with the model's precision and device.
+
+        Token numbers stay float32, whatever the model's precision.
+        """
+        like = self.like
+        targets = one_hot(records.y.to(like.device), records.classes, like.dtype)
+        return records.inputs(like), targets
 
     def outputs(self, x: Tensor, parameters: Mapping[str, Tensor] | None = None) -> Tensor:
         """Logits (n, classes) of records in their own space."""

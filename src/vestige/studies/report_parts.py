@@ -13,8 +13,16 @@ import torch
 
 from vestige import __version__
 from vestige.errors import BadInput
-from vestige.interfaces import Attack, Briefing, Reconstruction, Release, ThreatModel, Victim
-from vestige.records import ImageSpace, Prior, Space
+from vestige.interfaces import (
+    Attack,
+    Briefing,
+    Reconstruction,
+    Release,
+    ThreatModel,
+    Victim,
+    reads_texts,
+)
+from vestige.records import ImageSpace, Prior, Space, TableSpace, TextSpace
 from vestige.reports.parts import (
     ColumnDescription,
     RehearsedHits,
@@ -61,9 +69,13 @@ def describe_prior(prior: Prior) -> str:
 
 def describe_space(space: Space) -> SpaceDescription:
     """The space as documents hold it."""
-    columns = () if isinstance(space, ImageSpace) else space.columns
+    columns = space.columns if isinstance(space, TableSpace) else ()
     return SpaceDescription(
-        kind="image" if isinstance(space, ImageSpace) else "table",
+        kind="image"
+        if isinstance(space, ImageSpace)
+        else "text"
+        if isinstance(space, TextSpace)
+        else "table",
         shape=space.shape,
         noun=space.noun,
         class_names=space.class_names,
@@ -75,11 +87,15 @@ def describe_space(space: Space) -> SpaceDescription:
 
 
 def with_table(settings: Mapping[str, str], space: Space) -> dict[str, str]:
-    """Settings that also say how the columns of a table are scaled.
+    """Settings that also say how the columns of a table are scaled, or how long texts are.
 
-    That is done before a client sees a row, so "Normalisation: none" alone would mislead.
+    Scaling is done before a client sees a row, so "Normalisation: none" alone would mislead.
     """
-    columns = () if isinstance(space, ImageSpace) else space.columns
+    if isinstance(space, TextSpace):
+        form = f"at most {space.length} tokens of {space.vocabulary:,}"
+        kept = {name: text for name, text in settings.items() if name != "Normalisation"}
+        return {**kept, "Texts": form}
+    columns = space.columns if isinstance(space, TableSpace) else ()
     scaled = sum((column.center, column.scale) != (0.0, 1.0) for column in columns)
     if not scaled:
         return dict(settings)
@@ -93,9 +109,15 @@ def finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def check_reads(attacks: Sequence[Attack], kind: type[Release]) -> None:
-    """Raise BadInput if one of the attacks cannot read a kind of release."""
+def check_reads(attacks: Sequence[Attack], kind: type[Release], space: Space) -> None:
+    """Raise BadInput if one of the attacks cannot read a kind of release, or of records."""
     for attack in attacks:
+        if isinstance(space, TextSpace) and not reads_texts(attack):
+            raise BadInput(
+                f"{attack.name} does not read texts, whose values are numbers of tokens: use "
+                "SpanInversion() or EmbeddingReading(), or leave attacks out to have them "
+                "recommended; an attack of your own says that it does by reads_texts = True."
+            )
         if kind not in attack.reads:
             raise BadInput(
                 f"{attack.name} cannot read a {kind.__name__}: choose an attack that reads it "

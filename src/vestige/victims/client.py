@@ -45,9 +45,8 @@ def client_batch(simulator: Simulator, secret: Records) -> tuple[Tensor, Tensor]
     if len(secret) == 0:
         raise BadInput("The batch is empty: a client needs at least one record.")
     like = next(simulator.model.parameters(), torch.zeros(()))
-    records = secret.to(like.device)
-    inputs = records.x.to(like.dtype)
-    return simulator.inputs(inputs), one_hot(records.y, secret.classes, inputs.dtype)
+    targets = one_hot(secret.y.to(like.device), secret.classes, like.dtype)
+    return simulator.inputs(secret.inputs(like)), targets
 
 
 def loss_of(simulator: Simulator, model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:

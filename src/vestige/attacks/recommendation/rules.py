@@ -10,6 +10,7 @@ from vestige.attacks.recommendation.situation import Situation, shortened
 from vestige.errors import BadInput, VestigeError
 from vestige.interfaces import Attack, GradientRelease, Public
 from vestige.networks.imprint import BareImprint
+from vestige.records import TextSpace
 from vestige.simulation.convex import ConvexSimulator
 from vestige.simulation.gradient_sequence import GradientSequenceSimulator
 from vestige.simulation.head import HeadSimulator
@@ -78,6 +79,9 @@ def for_clients(situation: Situation) -> list[Choice]:
 
 def _suited(situation: Situation) -> Iterator[Choice]:
     """Attacks that suit a gradient or an update, best first; some may still not run."""
+    if isinstance(situation.public.space, TextSpace):
+        yield from _texts()
+        return
     yield from _imprint_layer(situation)
     solved = list(_equations(situation))
     yield from solved
@@ -89,6 +93,13 @@ def _suited(situation: Situation) -> Iterator[Choice]:
         yield chosen if solved else chosen._replace(reason=chosen.reason + _lost(situation))
     if situation.matching.kept is not None and situation.noise < STRONG_NOISE:
         yield from _prior_under_masks(situation)
+
+
+def _texts() -> Iterator[Choice]:
+    reason = "Records are texts: tokens are read off the span of the first layers' gradients and "
+    yield Choice(attacks.SpanInversion(), reason + "put in order by a later layer.")
+    reason = "The embedding is trained and not tied to the output layer: rows of its gradient name "
+    yield Choice(attacks.EmbeddingReading(), reason + "the tokens, without their order.")
 
 
 def _imprint_layer(situation: Situation) -> Iterator[Choice]:

@@ -90,6 +90,7 @@ class SpanInversion:
     needs = "the model, and fewer tokens in the batch than its layers have inputs"
     cites = "Petrov et al. 2024, DAGER: Exact Gradient Inversion for Large Language Models"
     reads = (GradientRelease, UpdateRelease)
+    reads_texts = True
 
     def __post_init__(self) -> None:
         check_fields(self, counts=("most_prefixes", "starts"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
 
@@ -78,11 +78,8 @@ def _captured(network: nn.Module, names: Sequence[str], *, stop: bool) -> Iterat
 
 def inputs_of(network: nn.Module, name: str, tokens: Tensor) -> Tensor:
     """What a layer reads of token rows (n, length): (n, length, width). The rest does not run."""
-    with torch.no_grad(), _captured(network, (name,), stop=True) as held:
-        try:
-            network(tokens)
-        except _Reached:
-            pass
+    with torch.no_grad(), _captured(network, (name,), stop=True) as held, suppress(_Reached):
+        network(tokens)
     return held["seen"][name]
 
 

@@ -30,7 +30,8 @@ def rows_of(texts: Sequence[Sequence[int]], space: TextSpace, like: Tensor) -> T
     full = [
         [*text[: space.length], *[space.padding] * (space.length - len(text))] for text in texts
     ]
-    return torch.tensor(full, dtype=torch.float32, device=like.device)
+    rows = torch.tensor(full, dtype=torch.float32, device=like.device)
+    return rows.reshape(len(texts), space.length)
 
 
 def gradients_of(
@@ -56,7 +57,7 @@ def multiplicities(
     """
     scaled = each.double() * torch.tensor(weights, dtype=torch.float64)[:, None].to(each.device)
     norm = float(released.double().norm())
-    solution, rest = nnls(
+    solution, _rest = nnls(
         *_square(scaled.cpu().numpy(), released.double().cpu().numpy()), maxiter=100 * len(each)
     )
     largest = solution.max(initial=0.0)
@@ -64,7 +65,7 @@ def multiplicities(
         return [0] * len(each), 1.0
     present = solution[solution > PRESENT * largest]
     unit = float(present.min())
-    counts = [int(round(value / unit)) for value in solution]
+    counts = [round(value / unit) for value in solution]
     total = sum(count * weight for count, weight in zip(counts, weights))
     made = sum(count * row for count, row in zip(counts, scaled)) / max(total, 1e-30)
     left = float((released.double() - torch.as_tensor(made).to(released.device)).norm())

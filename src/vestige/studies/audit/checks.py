@@ -42,7 +42,7 @@ def check_audit(audit: Audit) -> None:
     _check_model(audit)
     _check_distance(audit)
     if audit.attacks is not None:
-        check_reads(audit.attacks, audit.victim.releases)
+        check_reads(audit.attacks, audit.victim.releases, audit.prior.space)
     if audit.secrets.space != audit.prior.space:
         raise BadInput("Secrets and prior describe different spaces: load them from one dataset.")
     _check_pool(audit)

@@ -25,9 +25,10 @@ from torch import Tensor
 from vestige.distances import Distance, mean_squared_error, ssim
 from vestige.errors import BadInput
 from vestige.interfaces import Reconstruction
-from vestige.records import Prior, Records
+from vestige.records import Prior, Records, TextSpace
 from vestige.reports.audit import FurtherOutcome, Outcome
 from vestige.statistics.rates import NOTHING
+from vestige.studies.audit.texts import text_measures
 from vestige.studies.report_parts import finite, rehearsed_hits
 
 PSNR_FLOOR = 1e-20
@@ -44,9 +45,12 @@ def draw_decoys(pool: Records, audited: int, count: int, *, generator: torch.Gen
     the pool, the record and its decoys are exchangeable, whatever the prior is. Their label is
     that of the record, told or not: a gradient gives it away (Zhao et al. 2020, iDLG), and knowing
     a class is not knowing a record. A decoy of another class would let an attack that draws
-    nothing but class means pass for a reconstruction.
+    nothing but class means pass for a reconstruction. Decoys of a text have a similar length, for
+    the same reason (:func:`length_band`).
     """
     same = pool.y.cpu() == pool.y[audited].cpu()
+    if isinstance(pool.space, TextSpace):
+        same &= length_band(pool, audited, count + 1)
     same[audited] = False
     others = torch.nonzero(same).flatten()
     if count > len(others):
@@ -57,6 +61,30 @@ def draw_decoys(pool: Records, audited: int, count: int, *, generator: torch.Gen
             "false_positive_rate."
         )
     return others[torch.randperm(len(others), generator=generator)[:count]]
+
+
+def length_band(pool: Records, audited: int, least: int) -> Tensor:
+    """Which texts of a pool (n,) have the class of an audited one and a length of its band.
+
+    The lengths of a class are cut into bands of neighbouring lengths with at least ``least`` texts
+    each; the last band takes what is left. Bands depend on the pool alone, not on which of its
+    texts is audited, so a text and its decoys are exchangeable.
+    """
+    assert isinstance(pool.space, TextSpace)
+    same = pool.y.cpu() == pool.y[audited].cpu()
+    places = torch.arange(1, pool.space.length + 1)
+    lengths = ((pool.x.cpu().round() != pool.space.padding) * places).amax(1)
+    counts = torch.bincount(lengths[same], minlength=pool.space.length + 1).tolist()
+    starts, held = [0], 0
+    for length, count in enumerate(counts):
+        if held >= least:
+            starts.append(length)
+            held = 0
+        held += count
+    if held < least and len(starts) > 1:
+        starts.pop()
+    band = torch.bucketize(lengths, torch.tensor(starts), right=True)
+    return same & (band == band[audited])
 
 
 def assign(costs: np.ndarray) -> np.ndarray:
@@ -160,7 +188,8 @@ def gather(
     null = slot_distances(to_batch, costs_between(distance, candidates, decoys.x), place)
     match = assigned_candidate(to_batch, place)
     mse = similarity = None
-    if match is not None:
+    is_text = isinstance(secret.space, TextSpace)
+    if match is not None and not is_text:
         mse = float(mean_squared_error(candidates[[match]].cpu(), secret.x[[slot]].cpu()))
         if secret.x.dim() == 4 and min(secret.x.shape[-2:]) >= 3:
             similarity = float(ssim(candidates[[match]].cpu(), secret.x[[slot]].cpu()))
@@ -179,10 +208,11 @@ def gather(
         confidence=_confidence(reconstruction, match),
         rehearsed=rehearsed_hits(reconstruction, match),
         diverged=reconstruction.diverged,
-        decoy_mean_error=finite(_decoy_mean_error(secret.x[slot], decoys.x)),
+        decoy_mean_error=None if is_text else finite(_decoy_mean_error(secret.x[slot], decoys.x)),
         further=tuple(
             _further(candidates, secret, slot, decoys, one, apart=apart) for one in further
         ),
+        **(text_measures(secret, slot, None if match is None else candidates[match])),
     )
 
 
@@ -201,7 +231,7 @@ def _further(
     null = slot_distances(to_batch, costs_between(distance, candidates, decoys.x), place)
     mean = (
         float(costs_between(distance, decoys.x.double().mean(0)[None], secret.x[[slot]])[0, 0])
-        if len(decoys)
+        if len(decoys) and not isinstance(secret.space, TextSpace)
         else NOTHING
     )
     return FurtherOutcome(

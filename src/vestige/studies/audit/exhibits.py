@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from vestige.datasets.token_words import words_of
 from vestige.errors import BadInput
+from vestige.records import Space, TextSpace
 from vestige.reports.audit import AttackFindings, AuditFindings, Exhibit, Outcome
 from vestige.reports.parts import Picture
 from vestige.statistics.audit_rates import attack_rates, strongest
@@ -19,7 +21,9 @@ BATCH_SHOWN = 16
 """Most other records of a batch that are shown beside an exhibit."""
 
 
-def with_exhibits(findings: AuditFindings, results: Sequence[TrialResult]) -> AuditFindings:
+def with_exhibits(
+    findings: AuditFindings, results: Sequence[TrialResult], space: Space
+) -> AuditFindings:
     """Findings with the best, median and worst trial of the strongest attack.
 
     All of its trials are shown if there are at most 5. The median trial has a film; of two in the
@@ -38,7 +42,7 @@ def with_exhibits(findings: AuditFindings, results: Sequence[TrialResult]) -> Au
         outcome = ordered[place]
         try:
             result = trials[outcome.trial]
-            shown = _exhibit(findings, attack, outcome, place + 1, result)
+            shown = _exhibit(findings, attack, outcome, place + 1, result, space)
             if place == median and shown.reconstruction is not None:
                 film = film_of(result.tensors, attack.name)
                 shown = shown.model_copy(update={"film": film})
@@ -69,6 +73,7 @@ def _exhibit(
     outcome: Outcome,
     place: int,
     result: TrialResult,
+    space: Space,
 ) -> Exhibit:
     secrets, slot = result.tensors["secret/x"], result.slot
     found = result.tensors[f"matched/{attack.name}"]
@@ -84,14 +89,18 @@ def _exhibit(
         distance=outcome.distance,
         decoy_distance=outcome.decoy_distance,
         nearest_decoy=outcome.nearest_decoy,
-        secret=picture(secrets[slot]),
-        reconstruction=picture(found[slot]),
-        decoy=picture(result.tensors["decoy"]),
-        batch=tuple((picture(secrets[i]), picture(found[i])) for i in others),
+        secret=picture(secrets[slot], space),
+        reconstruction=picture(found[slot], space),
+        decoy=picture(result.tensors["decoy"], space),
+        batch=tuple((picture(secrets[i], space), picture(found[i], space)) for i in others),
     )
 
 
-def picture(values: Tensor) -> Picture | None:
-    """A record as the page shows it; None if it is not finite."""
+def picture(values: Tensor, space: Space | None = None) -> Picture | None:
+    """A record as the page shows it, a text as the words of its tokens; None if not finite."""
     array = values.detach().cpu().float()
-    return Picture.of(array.numpy()) if bool(array.isfinite().all()) else None
+    if not bool(array.isfinite().all()):
+        return None
+    if isinstance(space, TextSpace):
+        return Picture.of_text(words_of(space.tokens(array), space))
+    return Picture.of(array.numpy())

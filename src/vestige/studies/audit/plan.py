@@ -14,6 +14,7 @@ from vestige.distances import (
     Distance,
     declared_distances,
     distance_label,
+    for_space,
     is_squared_error,
     mean_squared_error,
 )
@@ -83,7 +84,8 @@ class Audit(Declared):
     all numbers of trials at once. The rank of a secret by distance to the reconstruction decides
     the verdict; ranks by an attack's own likelihood, where it has one, count for the ε shown.
     ``distance`` is one of ``vestige.distances`` or several, the primary one first: declared before
-    anything is measured, with limits and a verdict that are joint over them.
+    anything is measured, with limits and a verdict that are joint over them. Texts have the share
+    of differing tokens in place of the mean squared error.
     ``exclusivity_stages`` are other widths or checkpoints of the network, whose batches are held
     against the exclusivity condition beside those of the audited one.
     """
@@ -107,6 +109,8 @@ class Audit(Declared):
     kind = "audit"
 
     def __post_init__(self) -> None:
+        if isinstance(self.secrets, Records):
+            object.__setattr__(self, "distance", for_space(self.distance, self.secrets.space))
         check_audit(self)
 
     @property
@@ -235,7 +239,7 @@ class Audit(Declared):
         """What the finished trials found, with those that a reader looks at."""
         trials = [trial_of(one) for one in results]
         found = _findings(self, trials, about, version_checks(results, "trials"))
-        return with_exhibits(found, trials)
+        return with_exhibits(found, trials, self.secrets.space)
 
 
 def _findings(

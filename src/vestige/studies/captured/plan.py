@@ -26,7 +26,7 @@ import torch
 from vestige import attacks as attack_room
 from vestige.choices import check_fields
 from vestige.content import code_digest, combined_digest, tensors_digest
-from vestige.distances import Distance, distance_label, mean_squared_error
+from vestige.distances import Distance, distance_label, for_space, mean_squared_error
 from vestige.errors import BadInput
 from vestige.interfaces import Attack
 from vestige.printable import clean_text
@@ -96,6 +96,8 @@ class CapturedAudit(Declared):
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if isinstance(self.others, Records):
+            object.__setattr__(self, "distance", for_space(self.distance, self.others.space))
         _check(self)
 
     @property
@@ -189,7 +191,8 @@ class CapturedAudit(Declared):
         attacks = tuple(
             one.model_copy(update={"disjoint": disjoint.get(one.name)}) for one in found.attacks
         )
-        return with_exhibits(found.model_copy(update={"attacks": attacks}), trials)
+        found = found.model_copy(update={"attacks": attacks})
+        return with_exhibits(found, trials, self.others.space)
 
     def _findings(
         self,
@@ -298,7 +301,7 @@ def _check(audit: CapturedAudit) -> None:
     if not callable(audit.distance):
         raise BadInput("An audit of captured releases has one distance: give one, not a list.")
     for release in releases:
-        check_reads(attacks or (), type(release.observation.release))
+        check_reads(attacks or (), type(release.observation.release), others.space)
     if attacks and len({clean_text(attack.name) for attack in attacks}) < len(attacks):
         raise BadInput("Two attacks have one name: give each once.")
     prior = releases[0].public.prior.records

@@ -19,7 +19,7 @@ from vestige.engines import Engine
 from vestige.errors import BadInput
 from vestige.interfaces import Attack, Observation, Public, Reconstruction
 from vestige.progress import Watch
-from vestige.records import Prior, Records
+from vestige.records import Prior, Records, TextSpace
 from vestige.reports.inversion import Candidate, InversionFindings
 from vestige.reports.numbers import percent
 from vestige.reports.parts import AttackDescription, Check, CheckOutcome, ThreatDescription
@@ -120,7 +120,7 @@ class Inversion(Declared):
             check_object("attack of Inversion", attack, Attack)
         if self.samples < 1 or (self.attacks is not None and not self.attacks):
             raise BadInput("Inversion needs at least one attack and one sample.")
-        check_reads(self.attacks or (), type(self.observation.release))
+        check_reads(self.attacks or (), type(self.observation.release), self.public.space)
         check_rehearsals(self.public, self.observation, self.rehearsals)
 
     @property
@@ -339,7 +339,8 @@ def _candidates(
     name: str, runs: list[Reconstruction], public: Public, told: Tensor | None
 ) -> list[Candidate]:
     """The candidates of the first run, the best, and where the others agree with it."""
-    best, spread = runs[0], agreement(runs)
+    best = runs[0]
+    spread = None if isinstance(public.space, TextSpace) else agreement(runs)
     shown = []
     for index, values in enumerate(best.candidates):
         place = None if best.labels is None else int(best.labels[index])
@@ -352,7 +353,7 @@ def _candidates(
                 confidence=confidence,
                 rehearsed=rehearsed_hits(best, index),
                 objective=finite(best.objective),
-                picture=picture(values),
+                picture=picture(values, public.space),
                 agreement=None if spread is None else picture(spread[index]),
             )
         )
