@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 CORE := .venv/core
 READY := .venv/ready
-EXTRAS := dev dp huggingface diffusion federated mlflow cluster accelerate compiled view table docs
+EXTRAS := dev dp huggingface text diffusion federated mlflow cluster accelerate compiled view table docs
 INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 LINTED := src tests benchmarks examples scripts docs/*.py

@@ -25,7 +25,7 @@ from vestige.simulation.kinds import ClientSimulator, client_simulator
 
 @dataclass(frozen=True)
 class EmbeddingReading:
-    """Reads which tokens were in a batch off the embedding's gradient; it does not know their order.
+    """Reads which tokens were in a batch off the embedding's gradient, without their order.
 
     Melis et al. 2019, "Exploiting Unintended Feature Leakage in Collaborative Learning",
     Section 4.1: an embedding is trained for those words only that appear in the batch, so the

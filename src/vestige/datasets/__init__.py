@@ -18,5 +18,6 @@ if TYPE_CHECKING:
     from vestige.datasets.own import from_folder as from_folder
     from vestige.datasets.own import from_npz as from_npz
     from vestige.datasets.own import from_tensors as from_tensors
+    from vestige.datasets.texts import from_texts as from_texts
 else:
     __getattr__, __dir__, __all__ = lazy_names(__name__)

@@ -13,6 +13,7 @@ from PIL import Image
 from vestige.datasets.formats import MOST_RECORD_BYTES
 from vestige.datasets.own import from_tensors
 from vestige.datasets.pictures import channels_first, eight_bit
+from vestige.datasets.texts import from_texts
 from vestige.errors import BadInput
 from vestige.files.memory import memory_limit, refuse_memory
 from vestige.records import Records
@@ -27,6 +28,9 @@ def from_huggingface(
     size: int | tuple[int, int] | None = None,
     class_names: Sequence[str] | None = None,
     noun: str | None = None,
+    text_column: str | None = None,
+    tokenizer: Any = None,
+    length: int | None = None,
 ) -> Records:
     """Make records from a ``datasets.Dataset``, or from the first items of a streamed one.
 
@@ -51,7 +55,16 @@ def from_huggingface(
         (height, width), or one number for both, to resize pictures to; proportions are not kept.
     class_names, noun
         As in ``from_tensors``; names are by default those of the ``ClassLabel``, or the words.
+    text_column
+        The column of texts, where records are texts; ``image`` is then not read. A dataset without
+        the column ``label`` is one for language modelling.
+    tokenizer, length
+        As in ``from_texts``.
     """
+    if text_column is not None:
+        return _from_text_column(
+            dataset, text_column, label, limit, class_names, noun, tokenizer, length
+        )
     features = _features(dataset, image, label)
     if limit is not None and limit < 1:
         raise BadInput(f"The limit is at least 1, not {limit}.")
@@ -90,7 +103,39 @@ def from_huggingface(
     )
 
 
-def _features(dataset: Any, image: str, label: str) -> dict[str, Any]:
+def _from_text_column(
+    dataset: Any,
+    column: str,
+    label: str,
+    limit: int | None,
+    class_names: Sequence[str] | None,
+    noun: str | None,
+    tokenizer: Any,
+    length: int | None,
+) -> Records:
+    """Records from a column of texts, and their labels where there are any."""
+    held = getattr(dataset, "column_names", None) or getattr(dataset, "features", None) or ()
+    labelled = label in held
+    features = _features(dataset, column, label if labelled else column, option="text_column")
+    items, _ = _items(dataset, limit, (column, label if labelled else column))
+    texts, labels = [], []
+    for index, item in items:
+        if not isinstance(item[column], str):
+            raise BadInput(f"Item {index} of {column!r} is no text: filter the dataset first.")
+        texts.append(item[column])
+        labels.append(item[label] if labelled else 0)
+    if not texts:
+        raise BadInput("The dataset is empty: give at least one item.")
+    numbers, names = None, class_names
+    if labelled:
+        numbers, known = _labels(labels, getattr(features.get(label), "names", None), label)
+        numbers, names = torch.from_numpy(numbers), known if class_names is None else class_names
+    return from_texts(
+        texts, numbers, tokenizer=tokenizer, length=length, class_names=names, noun=noun
+    )
+
+
+def _features(dataset: Any, image: str, label: str, *, option: str = "image") -> dict[str, Any]:
     """The columns of a dataset, after a look whether the wanted ones are there."""
     if isinstance(dataset, dict):
         parts = ", ".join(map(repr, dataset)) or "none"
@@ -102,12 +147,12 @@ def _features(dataset: Any, image: str, label: str) -> dict[str, Any]:
         )
     features = dict(dataset.features or {})
     columns = list(dataset.column_names or features)
-    for name, option in ((image, "image"), (label, "label")):
+    for name, named in ((image, option), (label, "label")):
         # A stream may not know its columns before it is read.
         if columns and name not in columns:
             raise BadInput(
                 f"The dataset has no column {name!r}, it has {', '.join(map(repr, columns))}: "
-                f"name one with {option}=."
+                f"name one with {named}=."
             )
     if getattr(features.get(image), "decode", True) is False:
         raise BadInput(

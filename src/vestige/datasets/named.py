@@ -21,6 +21,7 @@ from vestige.datasets.formats import (
     read_cifar10_archive,
     read_cifar10_batches,
 )
+from vestige.datasets.notes import notes
 from vestige.datasets.own import from_tensors, pick_pair
 from vestige.datasets.places import Layout, RemoteFile
 from vestige.errors import BadInput, NotFound
@@ -226,6 +227,7 @@ WHOLE: dict[str, Callable[[], Records]] = {
     "digits": bundled.digits,
     "faces": bundled.faces,
     "breast_cancer": bundled.breast_cancer,
+    "notes": notes,
     "olivetti": _olivetti,
     "location30": _location30,
 }
@@ -247,10 +249,11 @@ def names() -> tuple[str, ...]:
 def load(name: str, *, part: Part = "all", download: bool = False) -> Records:
     """Load a dataset by name.
 
-    ``digits``, ``faces`` and ``breast_cancer`` come with the libraries Vestige uses. The files of
-    the others are looked for in the folder that the environment variable ``VESTIGE_DATA`` names,
-    in the user's cache (``vestige/datasets`` in ``$XDG_CACHE_HOME`` or ``~/.cache``) and, for
-    ``fashion_mnist``, where Debian's package ``dataset-fashion-mnist`` puts them.
+    ``digits``, ``faces`` and ``breast_cancer`` come with the libraries Vestige uses, and ``notes``
+    are invented texts that Vestige writes itself. The files of the others are looked for in the
+    folder that the environment variable ``VESTIGE_DATA`` names, in the user's cache
+    (``vestige/datasets`` in ``$XDG_CACHE_HOME`` or ``~/.cache``) and, for ``fashion_mnist``, where
+    Debian's package ``dataset-fashion-mnist`` puts them.
 
     ``cifar10`` may also be a file ``cifar10.npz`` or ``cifar10_subset.npz`` with ``x_train``,
     ``y_train``, ``x_test`` and ``y_test``; a subset is used only where there is nothing better in

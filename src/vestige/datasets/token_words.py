@@ -15,6 +15,10 @@ MOST_JSON = 2**27
 """Characters of a tokenizer that is read; those of large language models have some 2²⁴."""
 
 
+CLOSING = frozenset(".,;:!?)]}%")
+"""Signs that stand at the end of what comes before them."""
+
+
 @dataclass(frozen=True)
 class Vocabulary:
     """The pieces of a tokenizer by number, as they stand in a text.
@@ -76,8 +80,10 @@ def vocabulary_of(tokenizer: str) -> Vocabulary:
             shown = piece.replace("▁", " ")
         elif sticks and piece.startswith(sticks):
             shown = piece[len(sticks) :]
+        elif kind in ("BPE", "Unigram") and not sticks:
+            shown = piece
         else:
-            shown = piece if kind in ("BPE", "Unigram") and not sticks else f" {piece}"
+            shown = piece if piece in CLOSING else f" {piece}"
         pieces[number] = shown
     pieces |= {number: f" {name}" for number, name in special.items()}
     return Vocabulary(pieces, 1 + max(pieces, default=-1))

@@ -7,7 +7,6 @@ from typing import Literal
 from torch import Tensor, nn
 
 from vestige.errors import BadInput
-from vestige.simulation.losses import logits_of
 
 Task = Literal["classification", "language modelling"]
 
@@ -39,10 +38,8 @@ class TokenModel(nn.Module):
             output = self.model(input_ids=tokens, attention_mask=self.mask(tokens).long())
         else:
             output = self.model(tokens)
-        if self.task == "classification":
-            return logits_of(output)
         found = getattr(output, "logits", output)
-        return self._losses(found, tokens)
+        return found if self.task == "classification" else self._losses(found, tokens)
 
     def mask(self, tokens: Tensor) -> Tensor:
         """Which places (n, length) hold a token: all up to the last one that is no padding."""

@@ -13,7 +13,7 @@ DETAIL_RULE = (
 """How :func:`personal_details` decides, for a reader."""
 
 _WORD = re.compile(r"\w+(?:[-./:@'’]\w+)*")
-_ENDS_SENTENCE = ".!?:\n"
+_ENDS_SENTENCE = ".!?\n"
 
 
 def common_subsequence(left: Sequence[object], right: Sequence[object]) -> int:

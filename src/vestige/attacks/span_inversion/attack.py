@@ -167,8 +167,8 @@ class SpanInversion:
         if span.full or span.rank == 0:
             what = "as many tokens as inputs, or noise" if span.full else "nothing"
             return Found(
-                reason=f"The first layer's gradient spans {what}: no token can be told from others; "
-                "try a search.",
+                reason=f"The first layer's gradient spans {what}: no token can be told from "
+                "others; try a search.",
                 facts=facts,
             )
         sets = token_sets(simulator.network, first, span, space.vocabulary, space.length)
