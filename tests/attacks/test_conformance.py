@@ -10,6 +10,8 @@ import pytest
 import torch
 
 from profiles import NULL_AUDITS, slow_unless_quick
+from text_worlds import NullTexts, text_audit, texts, unordered_audit
+from text_worlds import victim as text_victim
 from vestige import Prior, run
 from vestige import attacks as attack_room
 from vestige.archive import load_observation, save_observation
@@ -17,6 +19,7 @@ from vestige.attacks import (
     BestOfRestarts,
     ClosedForm,
     CombinedInversion,
+    EmbeddingReading,
     ExactInversion,
     FeatureInversion,
     Guess,
@@ -27,6 +30,7 @@ from vestige.attacks import (
     PriorMatching,
     ReconstructorNetwork,
     RehearsedConfidence,
+    SpanInversion,
     TensorFeatures,
 )
 from vestige.errors import VestigeError
@@ -80,6 +84,7 @@ GAUSSIAN = [TensorFeatures]
 MODEL = [cls for cls in ATTACKS if GradientRelease not in cls.reads and cls not in HEADS]
 CONVEX = [ClosedForm]
 PRIVATE = [PriorMatching]
+TEXT = [EmbeddingReading, SpanInversion]
 
 
 def slow_for(classes, *slowest):
@@ -98,6 +103,8 @@ def model_victim(cls):
 
 def solvable(cls, attack):
     """An audit of the release that the attack reads."""
+    if cls in TEXT:
+        return unordered_audit([attack]) if cls is EmbeddingReading else text_audit([attack])
     if cls in IMPRINT:
         return imprint_audit([attack])
     if cls in GAUSSIAN:
@@ -115,6 +122,8 @@ def solvable(cls, attack):
 
 def null(cls, attack, seed):
     """An audit in which the release says nothing about the secret."""
+    if cls in TEXT:
+        return replace(solvable(cls, attack), victim=NullTexts(seed))
     if cls in IMPRINT:
         return imprint_audit([attack], seed=seed, victim=NullVictim(seed, imprinted_network()))
     if cls in GAUSSIAN:
@@ -166,9 +175,12 @@ def observe(cls, batch_size, seed=8, **told):
         victim, threat = SharedGradient(gaussian_network()), HonestServer(**told)
     else:
         victim, threat = SharedGradient(linear_network()), HonestServer(**told)
-    secret = draws(batch_size, seed)
+    if cls in TEXT:
+        victim, secret, prior = text_victim(), texts(batch_size, seed), Prior(texts(60, 7))
+    else:
+        secret, prior = draws(batch_size, seed), Prior(draws(60, 7))
     release = victim.release(secret, generator=stream(0, "victim"))
-    return threat.public(victim, Prior(draws(60, 7))), threat.observe(Run(secret, release))
+    return threat.public(victim, prior), threat.observe(Run(secret, release))
 
 
 @pytest.mark.parametrize("cls", ATTACKS)

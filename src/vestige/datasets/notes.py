@@ -25,18 +25,27 @@ def _words(text: str) -> list[str]:
     return text.split()
 
 
-FIRST = _words("""Ada Amir Anouk Bela Bruno Carla Chidi Dana Dario Elif Emil Fatou Felix Greta Hana Hugo
-Ines Ivan Jana Jorge Kaya Kofi Lena Luca Mara Milo Nadia Nils Olga Omar Petra Pio Rosa Sami Tara Timo
-Uma Vera Yusuf Zoe""")
-LAST = _words("""Abelquist Berrino Caldemar Dorvale Estrinde Falkemo Garrowin Hesselby Imbrando Jarovik
-Kestalin Lorvanti Merrowgate Nardelund Oskarine Pellmore Quistell Rovandal Sorbeck Tamsinger
-Ulvendahl Vastermo Wintabel Xandrell Yarrowby Zelmarin""")
-MONTHS = _words("""January February March April May June July August September October November
-December""")
-CONDITIONS = _words("""asthma diabetes migraine pneumonia anaemia epilepsy hepatitis eczema arthritis
-depression hypertension bronchitis""")
-DRUGS = _words("""insulin ibuprofen metformin salbutamol amoxicillin warfarin lithium prednisone ramipril
-sertraline""")
+FIRST = _words("""
+Ada Amir Anouk Bela Bruno Carla Chidi Dana Dario Elif Emil Fatou Felix Greta Hana Hugo Ines Ivan
+Jana Jorge Kaya Kofi Lena Luca Mara Milo Nadia Nils Olga Omar Petra Pio Rosa Sami Tara Timo Uma
+Vera Yusuf Zoe
+""")
+LAST = _words("""
+Abelquist Berrino Caldemar Dorvale Estrinde Falkemo Garrowin Hesselby Imbrando Jarovik Kestalin
+Lorvanti Merrowgate Nardelund Oskarine Pellmore Quistell Rovandal Sorbeck Tamsinger Ulvendahl
+Vastermo Wintabel Xandrell Yarrowby Zelmarin
+""")
+MONTHS = _words("""
+January February March April May June July August September October November December
+""")
+CONDITIONS = _words("""
+asthma diabetes migraine pneumonia anaemia epilepsy hepatitis eczema arthritis depression
+hypertension bronchitis
+""")
+DRUGS = _words("""
+insulin ibuprofen metformin salbutamol amoxicillin warfarin lithium prednisone ramipril
+sertraline
+""")
 PLACES = _words("knee back chest shoulder stomach throat ankle wrist")
 WARDS = _words("cardiology oncology neurology surgery paediatrics dermatology")
 TOWNS = _words("Brackwell Dunmoor Eastling Fernhaven Graymere Holtby Kirkvale Marlow")

@@ -212,15 +212,16 @@ def distance(value: float | None) -> str:
     return quantity(value)
 
 
-QUARTILE_DIGITS = {"PSNR": 1, "RMSE": 2, "SSIM": 2}
+QUARTILE_DIGITS = {"PSNR": 1, "RMSE": 2, "SSIM": 2, "tokens": 2, "ROUGE-L": 2}
 """Decimals with which pages write medians and quartiles of what is measured in a trial."""
 
 
 def measured(outcomes: Sequence[Outcome], name: str) -> list[float]:
-    """What is known of PSNR, RMSE or SSIM over the trials of an attack."""
+    """What is known of PSNR, RMSE, SSIM, right tokens or ROUGE-L over the trials of an attack."""
     if name == "RMSE":
         return [o.mse**0.5 for o in outcomes if o.mse is not None]
-    found = [o.psnr if name == "PSNR" else o.ssim for o in outcomes]
+    fields = {"PSNR": "psnr", "SSIM": "ssim", "tokens": "token_accuracy", "ROUGE-L": "rouge_l"}
+    found = [getattr(o, fields[name]) for o in outcomes]
     return [value for value in found if value is not None]
 
 

@@ -40,15 +40,25 @@ def rouge_l(candidate: Sequence[object], reference: Sequence[object]) -> float:
     return 2 * common / (len(candidate) + len(reference))
 
 
-def personal_details(text: str) -> list[str]:
-    """The words of a text that may tell who it is about; :data:`DETAIL_RULE` says which."""
+def word_spans(text: str) -> list[tuple[int, int, str]]:
+    """The words of a text with where they begin and end."""
+    return [(match.start(), match.end(), match.group()) for match in _WORD.finditer(text)]
+
+
+def detail_spans(text: str) -> list[tuple[int, int, str]]:
+    """The words that may tell who a text is about, by :data:`DETAIL_RULE`, with their places."""
     found = []
-    for match in _WORD.finditer(text):
-        word, before = match.group(), text[: match.start()].rstrip(" \t\"'“”‘’()[]")
+    for start, stop, word in word_spans(text):
+        before = text[:start].rstrip(" \t\"'“”‘’()[]")
         begins = not before or before[-1] in _ENDS_SENTENCE
         if any(sign.isdigit() for sign in word) or (word[0].isupper() and not begins):
-            found.append(word)
+            found.append((start, stop, word))
     return found
+
+
+def personal_details(text: str) -> list[str]:
+    """The words of a text that may tell who it is about; :data:`DETAIL_RULE` says which."""
+    return [word for _, _, word in detail_spans(text)]
 
 
 def recovered_details(reconstruction: str, secret: str) -> tuple[int, int]:
@@ -57,5 +67,5 @@ def recovered_details(reconstruction: str, secret: str) -> tuple[int, int]:
     Where they stand does not matter: a name is known wherever it appears.
     """
     wanted = Counter(personal_details(secret))
-    words = Counter(match.group() for match in _WORD.finditer(reconstruction))
+    words = Counter(word for _, _, word in word_spans(reconstruction))
     return sum((wanted & words).values()), sum(wanted.values())

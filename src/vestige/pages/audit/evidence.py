@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from vestige.pages.audit.front import deciding_rate, rate_value, strongest
+from vestige.pages.audit.texts import detail_share, exact_share
 from vestige.pages.charts import Histogram, Roc, histogram, roc
 from vestige.pages.marks import interval, rate_strip
 from vestige.pages.shell import capital
@@ -153,7 +154,7 @@ def attack_table(
 
 def rates(report: AuditReport, lead: AttackFindings | None) -> Table:
     """Rates by attack with limits; ranks instead of rates where there is one trial."""
-    table = report.findings.space.kind == "table"
+    kind = report.findings.space.kind
     single = report.findings.trials_finished == 1
     columns = [
         Column("Rank of the secret" if single else "Rate (limits)", number=False),
@@ -161,7 +162,7 @@ def rates(report: AuditReport, lead: AttackFindings | None) -> Table:
         Column("Hits"),
         Column("Above guessing"),
         Column("Permutation test, p"),
-        Column(error_title(table, single)),
+        Column(error_title(kind, single)),
         Column("Diverged"),
         Column("Time per trial"),
     ]
@@ -184,7 +185,7 @@ def rates(report: AuditReport, lead: AttackFindings | None) -> Table:
                 numbers.p_value(attack.permutation.p_value)
                 if rate and attack.permutation
                 else numbers.EN_DASH,
-                root_errors(attack) if table else noise_ratios(attack),
+                errors(attack, kind),
                 numbers.count(sum(o.diverged for o in attack.outcomes)),
                 numbers.seconds(report.findings.times.seconds_per_trial.get(attack.name)),
             ]
@@ -197,12 +198,18 @@ def otherwise(report: AuditReport, lead: AttackFindings | None) -> Table:
     single = report.findings.trials_finished == 1
     columns = [
         Column("SSIM" if single else "SSIM, median"),
+        Column("Word for word"),
+        Column("ROUGE-L" if single else "ROUGE-L, median"),
+        Column("Personal details recovered"),
         Column("Labels right, told or inferred"),
         Column("One threshold for all trials", number=False),
     ]
     cells = [
         [
             similarity(a),
+            exact_share(a),
+            similarity(a, "ROUGE-L"),
+            detail_share(a),
             label_accuracy(a),
             numbers.EN_DASH if single else numbers.pooled_rate(report.judgement.rates_of(a).pooled),
         ]
@@ -232,11 +239,11 @@ def by_distance(report: AuditReport, lead: AttackFindings | None) -> Table | Non
 
 def partial(report: AuditReport) -> Table:
     """What finished before a check failed: counts, no rate."""
-    table = report.findings.space.kind == "table"
+    kind = report.findings.space.kind
     columns = [
         Column("Trials finished"),
         Column("Hits so far"),
-        Column(error_title(table, False)),
+        Column(error_title(kind, False)),
         Column("Diverged"),
     ]
     cells = [
@@ -245,7 +252,7 @@ def partial(report: AuditReport) -> Table:
             numbers.count(rate.hits)
             if (rate := report.judgement.rates_of(a).rate)
             else numbers.EN_DASH,
-            root_errors(a) if table else noise_ratios(a),
+            errors(a, kind),
             numbers.count(sum(o.diverged for o in a.outcomes)),
         ]
         for a in report.findings.attacks
@@ -309,9 +316,21 @@ def theory(report: AuditReport) -> Theory:
     return Theory(lead, rate, drawn, Table("Bound", columns, rows), told, beyond)
 
 
-def error_title(table: bool, single: bool) -> str:
+ERRORS = {"image": "PSNR", "table": "RMSE", "text": "Tokens right"}
+"""What the column of errors measures, by the kind of records."""
+
+
+def error_title(kind: str, single: bool) -> str:
     """Name the column of errors."""
-    return f"{'RMSE' if table else 'PSNR'}{'' if single else ', median (quartiles)'}"
+    return f"{ERRORS[kind]}{'' if single else ', median (quartiles)'}"
+
+
+def errors(attack: AttackFindings, kind: str) -> str:
+    """Median and quartiles of the errors of one kind of records."""
+    if kind == "text":
+        digits = numbers.QUARTILE_DIGITS["tokens"]
+        return numbers.written_quartiles(quartiles(attack, "tokens"), "", digits)
+    return root_errors(attack) if kind == "table" else noise_ratios(attack)
 
 
 def rank_of(outcomes: Sequence[Outcome], decoys: int) -> str:
@@ -322,7 +341,7 @@ def rank_of(outcomes: Sequence[Outcome], decoys: int) -> str:
 
 
 def quartiles(attack: AttackFindings, name: str) -> tuple[float, ...]:
-    """Quartiles of PSNR, RMSE or SSIM: those that redaction kept, else those of the outcomes."""
+    """Quartiles of one measure: those that redaction kept, else those of the outcomes."""
     found = numbers.quartiles(numbers.measured(attack.outcomes, name))
     return attack.quartiles.get(name, found)
 
@@ -339,9 +358,9 @@ def root_errors(attack: AttackFindings) -> str:
     return numbers.written_quartiles(quartiles(attack, "RMSE"), "sd", digits)
 
 
-def similarity(attack: AttackFindings) -> str:
-    """Median of SSIM."""
-    found = quartiles(attack, "SSIM")
+def similarity(attack: AttackFindings, name: str = "SSIM") -> str:
+    """Median of SSIM, or of ROUGE-L."""
+    found = quartiles(attack, name)
     return numbers.written_quartiles(found[len(found) // 2 :][:1], "", 2)
 
 

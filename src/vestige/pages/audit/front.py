@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from vestige.pages.audit.features import FeatureTable, agrees, feature_table
 from vestige.pages.audit.film import FilmStrip, film_strip
+from vestige.pages.audit.texts import TextView, batch_words, shows_details, text_view, texts_note
 from vestige.pages.confidence import rehearsed_words
 from vestige.pages.differences import difference_frame
 from vestige.pages.marks import DotArray, rate_array, share_array
@@ -46,6 +47,7 @@ class Triplet:
     table: FeatureTable | None
     batch: BatchRow | None
     film: FilmStrip | None = None
+    texts: TextView | None = None
 
     @property
     def difference(self) -> bool:
@@ -106,6 +108,8 @@ def trials_note(findings: AuditFindings) -> str:
         + (f", here by {findings.distance}." if findings.further_distances else "."),
         "Recovered: within half a standard deviation, or the same category."
         if findings.space.kind == "table"
+        else texts_note(findings)
+        if findings.space.kind == "text"
         else drawn_how(findings.space.shape),
     ]
     if findings.space.kind == "image" and not findings.redacted:
@@ -174,9 +178,18 @@ def triplet(
             exhibit.decoy,
             withheld=findings.redacted,
         )
+    texts = None
+    if findings.space.kind == "text":
+        texts = text_view(
+            exhibit.secret,
+            exhibit.reconstruction,
+            exhibit.decoy,
+            details=shows_details(findings),
+            withheld=findings.redacted,
+        )
     among = f"{numbers.count(exhibit.rank)} of {numbers.count(exhibit.decoys + 1)}"
     place = f"place {numbers.count(exhibit.place)} of {numbers.count(exhibit.of)}"
-    drawn = () if table else frames(findings, exhibit, hit=hit)
+    drawn = () if table or texts else frames(findings, exhibit, hit=hit)
     if drawn and difference and not findings.redacted:
         signed = difference_frame(exhibit.secret, exhibit.reconstruction, identifier)
         drawn = (*drawn[:2], *([signed] if signed else []), *drawn[2:])
@@ -196,6 +209,7 @@ def triplet(
         film=film_strip(exhibit, name, of_trial(exhibit), outcome_words(findings, hit=hit))
         if drawn and film and not findings.redacted
         else None,
+        texts=texts,
     )
 
 
@@ -273,6 +287,8 @@ def batch_row(findings: AuditFindings, exhibit: Exhibit, name: str) -> BatchRow:
         counts = ", ".join(str(n) for n in found)
         total = numbers.plural(len(findings.space.columns), "feature")
         return BatchRow(name, None, None, 0, 0, f"{others}: {counts} of {total} recovered.")
+    if findings.space.kind == "text":
+        return BatchRow(name, None, None, 0, 0, f"{others}: {batch_words(pairs)}.")
     scale = Scale.of(findings.space.shape)
     tile = scale.width * scale.thumbnail + GAP * scale.thumbnail
     shown = pairs[: max(1, BATCH_ROW // tile)]

@@ -106,8 +106,8 @@ def _page(
             lede=(report.verdict.lede, shown.sentence if shown else ""),
             failed=failed_checks(report.judgement.checks) if invalid else (),
             arrays=() if invalid else front.arrays(report),
-            layout=("slim " if len(triplets) in (1, 2) else "")
-            + ("tabular" if triplets and not images else ""),
+            layout=("slim " if len(triplets) in (1, 2) and found.space.kind != "text" else "")
+            + ("tabular" if triplets and found.space.kind == "table" else ""),
         ),
         threat=Panel(found.threat, found.release, defense=found.defense),
         body=sections(
@@ -125,7 +125,7 @@ def _page(
         attacks=attack_settings(found.attacks),
         source="a record",
         report=report,
-        styles=(text("trials.css"), Scale.of(found.space.shape).css() + "\n") if images else (),
+        styles=_styles(found),
         scripts=(text("trials.js"),) if images and not found.redacted else (),
         readouts={"roc-readout": doubt.roc.readout} if doubt and doubt.roc else None,
     )
@@ -135,6 +135,13 @@ def _other_runs(findings: AuditFindings) -> list[Check]:
     """A remark on the same audit with other seeds or sizes, which is no part of its judgement."""
     said = findings.times.other_runs
     return [Check.remark(said)] if said else []
+
+
+def _styles(findings: AuditFindings) -> tuple[str, ...]:
+    """Stylesheets of the trials: those of pictures or of texts; tables need none."""
+    if findings.space.kind == "image":
+        return (text("trials.css"), Scale.of(findings.space.shape).css() + "\n")
+    return (text("texts.css"),) if findings.space.kind == "text" else ()
 
 
 def _settings(findings: AuditFindings) -> list[tuple[str, str]]:

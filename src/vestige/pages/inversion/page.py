@@ -25,7 +25,7 @@ from vestige.pages.shell import (
     surroundings,
 )
 from vestige.pages.tables import Column, Row, Table
-from vestige.pages.templates import fragment
+from vestige.pages.templates import fragment, text
 from vestige.reports import numbers
 from vestige.reports.inversion import Candidate, Fit, InversionFindings, InversionReport
 from vestige.reports.parts import VerdictKind
@@ -77,7 +77,7 @@ def _page(report: InversionReport, *, agreement: bool) -> str:
         attacks=attack_settings(found.attacks),
         source="a record",
         report=report,
-        styles=(Scale.of(found.space.shape).css() + "\n",) if found.space.kind == "image" else (),
+        styles=_styles(found),
     )
 
 
@@ -94,6 +94,7 @@ class CandidateView:
     facts: str
     frames: tuple[Frame, ...]
     features: Table | None
+    text: str = ""
 
 
 def stamp_of(report: InversionReport) -> Stamp:
@@ -145,6 +146,7 @@ def candidate_views(findings: InversionFindings, *, agreement: bool) -> tuple[Ca
             ),
         ]
         shown: list[Frame] = []
+        words, absent = None, ""
         features: list[tuple[str, str]] = []
         if findings.space.kind == "image":
             shown.append(
@@ -164,6 +166,9 @@ def candidate_views(findings: InversionFindings, *, agreement: bool) -> tuple[Ca
                         f"Where restarts agree on candidate {place}: bright is stable",
                     )
                 )
+        elif findings.space.kind == "text":
+            words = None if candidate.picture is None else candidate.picture.words
+            absent = "withheld" if findings.redacted else "nothing"
         elif candidate.picture is not None:
             values = candidate.picture.array()
             features = [(c.name, original(c, v)) for c, v in zip(findings.space.columns, values)]
@@ -175,9 +180,16 @@ def candidate_views(findings: InversionFindings, *, agreement: bool) -> tuple[Ca
                 facts="; ".join(f for f in facts if f),
                 frames=tuple(shown),
                 features=feature_list(features) if features else None,
+                text=absent if words is None else "".join(words),
             )
         )
     return tuple(views)
+
+
+def _styles(findings: InversionFindings) -> tuple[str, ...]:
+    if findings.space.kind == "image":
+        return (Scale.of(findings.space.shape).css() + "\n",)
+    return (text("texts.css"),) if findings.space.kind == "text" else ()
 
 
 def feature_list(features: list[tuple[str, str]]) -> Table:
