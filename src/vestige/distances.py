@@ -235,14 +235,14 @@ class TokenDistance:
 
     def __call__(self, candidates: Tensor, records: Tensor) -> Tensor:
         """Distances (k, n) of texts (k, length) and (n, length)."""
-        left, right = candidates.round(), records.round()
-        longer = torch.maximum(self._lengths(left)[:, None], self._lengths(right)[None])
-        differing = (left[:, None] != right[None]).sum(2)
-        return differing.double() / longer.clamp_min(1)
+        left, right = candidates.round()[:, None], records.round()[None]
+        ours, theirs = self._within(left), self._within(right)
+        differing = ((left != right) | (ours != theirs)) & (ours | theirs)
+        return differing.sum(2).double() / (ours | theirs).sum(2).clamp_min(1)
 
-    def _lengths(self, texts: Tensor) -> Tensor:
-        places = torch.arange(1, texts.shape[1] + 1, device=texts.device)
-        return ((texts != self.padding) * places).amax(1)
+    def _within(self, texts: Tensor) -> Tensor:
+        """Which places hold a token: all up to the last one that is no padding."""
+        return (texts != self.padding).flip(-1).cumsum(-1).flip(-1) > 0
 
 
 @dataclass(frozen=True)

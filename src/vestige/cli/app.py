@@ -237,6 +237,12 @@ def invert(
     local_batch_size: Annotated[int, typer.Option(min=0, help="Records per step (0 = all).")] = 0,
     learning_rate: Annotated[float, typer.Option(help="Learning rate of local steps.")] = 0.0,
     momentum: Annotated[float, typer.Option(help="Momentum of local steps.")] = 0.0,
+    tokenizer: Annotated[
+        Path | None, typer.Option(help="Texts: tokenizer.json, which turns tokens into words.")
+    ] = None,
+    length: Annotated[
+        int, typer.Option(min=0, help="Texts: most tokens of one (0 = records are no texts).")
+    ] = 0,
     attack: Annotated[
         list[str] | None,
         typer.Option(

@@ -11,6 +11,7 @@ import torch
 
 from vestige.archive import load_captured
 from vestige.cli.prior_records import is_folder, prior_records, with_model_classes
+from vestige.cli.text_options import text_space
 from vestige.cli.user_code import load_model
 from vestige.errors import BadInput
 from vestige.files.memory import refuse_memory
@@ -22,7 +23,8 @@ from vestige.interfaces import (
     Public,
     UpdateRelease,
 )
-from vestige.records import Column, ImageSpace, Prior, Records, Space, TableSpace
+from vestige.networks.token_model import TokenModel, own_loss
+from vestige.records import Column, ImageSpace, Prior, Records, Space, TableSpace, TextSpace
 from vestige.reports.parts import Check
 from vestige.simulation.dp_sgd import ClippedNoise
 from vestige.simulation.gradient import GradientSimulator
@@ -75,6 +77,8 @@ class Capture:
     local_batch_size: int = 0
     learning_rate: float = 0.0
     momentum: float = 0.0
+    tokenizer: Path | None = None
+    length: int = 0
 
     @cached_property
     def held(self) -> Observation:
@@ -151,6 +155,10 @@ class Capture:
         self._check_weights()
         release = type(self.held.release)
         simulator = self._simulator()
+        if self.prior and self._texts:
+            raise BadInput(
+                "A prior of texts is given in Python, with vestige.invert: leave --prior out."
+            )
         if self.prior:
             prior = Prior(self._prior_records(simulator))
         else:
@@ -256,7 +264,9 @@ class Capture:
                 tuple(_numbers(self.mean, "--mean")), tuple(_numbers(self.std, "--std"))
             )
         model = load_model(self.model, self.weights, seed=self.seed)
-        shared = (model, cross_entropy, self.reduction, self.mode, normalization)
+        modelling = isinstance(model, TokenModel) and model.task == "language modelling"
+        loss = own_loss if modelling else cross_entropy
+        shared = (model, loss, self.reduction, self.mode, normalization)
         if not self.update:
             return GradientSimulator(*shared, clipped_noise=private)
         local = LocalTraining(
@@ -264,11 +274,20 @@ class Capture:
         )
         return UpdateSimulator(*shared, local=local)
 
+    @property
+    def _texts(self) -> bool:
+        return self.tokenizer is not None or self.length > 0
+
     def _space(self, simulator: Simulator) -> Space:
+        if self._texts:
+            named = tuple(str(number) for number in range(self.classes or simulator.classes or 1))
+            names = self._named_classes(len(named)) or named
+            return text_space(simulator.model, self.tokenizer, self.length, names)
         if not self.shape:
             raise BadInput(
                 "Say what a record looks like: --shape 1,28,28 for images, --shape 30 for rows, "
-                "or --prior with the name of a dataset, a folder of pictures or an npz file."
+                "--length 64 for texts, or --prior with the name of a dataset, a folder of "
+                "pictures or an npz file."
             )
         classes = self.classes or simulator.classes
         if not classes:
@@ -293,6 +312,8 @@ def noise_prior(space: Space, count: int = NOISE_RECORDS) -> Prior:
         "give --prior with the name of a dataset",
     )
     x = torch.rand((max(count, classes), *space.shape), generator=generator)
+    if isinstance(space, TextSpace):
+        x = (x * space.vocabulary).floor()
     labels = torch.arange(len(x)) % classes
     return Prior(Records(x, labels, space), collected=False)
 

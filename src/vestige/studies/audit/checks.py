@@ -15,7 +15,7 @@ from vestige.distances import distance_label
 from vestige.errors import BadInput, VestigeError
 from vestige.interfaces import Attack
 from vestige.mechanisms import has_guarantee
-from vestige.records import Prior, Records
+from vestige.records import Prior, Records, TextSpace
 from vestige.reports.parts import Check, CheckOutcome
 from vestige.simulation.gradient_sequence import GradientSequenceSimulator
 from vestige.simulation.head import HeadSimulator
@@ -24,7 +24,7 @@ from vestige.simulation.training_sets import ClassCounts
 from vestige.statistics.rates import allowed_rank, decoys_needed
 from vestige.streams import stream
 from vestige.studies.audit.preflight.checks import check_form, check_replay
-from vestige.studies.audit.preflight.outputs import check_outputs
+from vestige.studies.audit.preflight.outputs import check_chance, check_outputs
 from vestige.studies.audit.trials import drawn, first_line, release_of
 from vestige.studies.diagnostics.exclusivity import Stage
 from vestige.studies.report_parts import attack_settings, check_reads
@@ -147,6 +147,9 @@ def _check_kinds(audit: Audit) -> None:
 
 def _check_model(audit: Audit) -> None:
     model = audit.victim.simulator.model
+    texts = isinstance(audit.secrets.space, TextSpace)
+    if texts and audit.victim.simulator.normalization is not None:
+        raise BadInput("Numbers of tokens are not normalised: leave normalization out for texts.")
     if not any(p.requires_grad for p in model.parameters()):
         raise BadInput("The model has no trainable parameter, so there is nothing to release.")
     if any(p.is_meta for p in model.parameters()):
@@ -237,6 +240,7 @@ def preflight_checks(audit: Audit, seed: int) -> tuple[Check, ...]:
     simulator = audit.victim.simulator.started(stream(seed, "victim", 0))
     # First the form: what does not fit the model cannot be replayed.
     checks = [*check_form(simulator, release), *check_outputs(simulator, secret)]
+    checks += check_chance(simulator, secret)
     replay = check_replay(simulator, release, secret, told="the victim's simulator")
     # A simulator that knows the noise has been held against its size already.
     known_noise = isinstance(simulator, GradientSequenceSimulator)

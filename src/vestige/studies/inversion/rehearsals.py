@@ -24,7 +24,7 @@ from vestige.interfaces import (
     Reconstruction,
     UpdateRelease,
 )
-from vestige.records import Prior, Records
+from vestige.records import Prior, Records, TextSpace
 from vestige.reports.inversion import RehearsedRelease
 from vestige.statistics.rates import NOTHING
 from vestige.streams import stream
@@ -43,6 +43,10 @@ def check_rehearsals(public: Public, observation: Observation, count: int) -> No
         return
     if not isinstance(observation.release, GradientRelease | UpdateRelease):
         raise BadInput("Only gradients and updates are rehearsed: leave rehearsals out.")
+    if isinstance(public.space, TextSpace):
+        raise BadInput(
+            "Rehearsals measure squared errors, which texts do not have: leave rehearsals out."
+        )
     if not public.prior.collected:
         raise BadInput(
             "Rehearsals simulate releases of prior records, and none were given: give a prior, or "

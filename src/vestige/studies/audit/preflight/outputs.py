@@ -7,7 +7,7 @@ import torch
 from vestige.records import Records
 from vestige.reports.parts import Check
 from vestige.simulation.losses import cross_entropy
-from vestige.simulation.simulator import Simulator
+from vestige.simulation.simulator import ClientSimulator, Simulator
 
 TOLERANCE = 1e-3
 """How far from 1 a sum of probabilities may be, in any precision."""
@@ -56,5 +56,32 @@ def _unnamed_classes(outputs: int, classes: int) -> list[Check]:
             "record of another class is not looked for.",
             "If a batch may hold other classes, name a class for every output in the class_names "
             "of the records' space.",
+        )
+    ]
+
+
+def check_chance(simulator: Simulator, records: Records) -> list[Check]:
+    """Whether the replay itself draws at random, as functional dropout inside attention does.
+
+    Layers of dropout are turned off in a replay; a function that drops values by the mode of the
+    module that calls it is not.
+    """
+    if simulator.mode != "train" or not isinstance(simulator, ClientSimulator):
+        return []
+    try:
+        x, _ = simulator.batch(records[:2])
+        with torch.no_grad(), torch.random.fork_rng():
+            torch.manual_seed(0)
+            first, *others = (simulator.outputs(x) for _ in range(4))
+    except (RuntimeError, ValueError, TypeError, IndexError):
+        return []  # what does not fit is said elsewhere
+    if all(torch.equal(first, other) for other in others):
+        return []
+    return [
+        Check.remark(
+            "The model drops values at random inside a function (dropout of attention), which a "
+            "replay cannot turn off: no replay equals the release, and no text is certified.",
+            "Set mode='eval' if clients train without dropout; otherwise set the probabilities "
+            "(attention_dropout, attn_pdrop) to 0 once, to see what dropout hides.",
         )
     ]

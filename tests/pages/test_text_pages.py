@@ -1,0 +1,136 @@
+"""Pages of texts: which sentences came back, without colour too, and nothing where redacted."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+import pytest
+
+from vestige import Audit, datasets, networks, run
+from vestige.attacks import EmbeddingReading, SpanInversion
+from vestige.networks import own_loss
+from vestige.pages.audit.page import render_audit
+from vestige.pages.audit.texts import text_view
+from vestige.pages.inversion.page import render_inversion
+from vestige.reports.audit import AuditReport
+from vestige.reports.files import load_report
+from vestige.reports.parts import Picture
+from vestige.streams import stream
+from vestige.studies.inversion.plan import invert
+from vestige.threats import HonestServer
+from vestige.victims import SharedGradient
+
+
+@cache
+def world():
+    parts = datasets.load("notes").split(seed=0)
+    network = networks.transformer(parts.space, "language modelling", width=48, heads=2)
+    return SharedGradient(network, mode="eval", loss=own_loss), parts
+
+
+@cache
+def report() -> AuditReport:
+    victim, parts = world()
+    attacks = [SpanInversion(), EmbeddingReading()]
+    return run(Audit(victim, parts.train, parts.prior, attacks=attacks, trials=2), seed=0)
+
+
+def plain(html: str) -> str:
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", "", html))
+
+
+def test_sentences_stand_side_by_side_with_their_details():
+    page = render_audit(report())
+    words = plain(page)
+    for exhibit in report().findings.exhibits:
+        sentence = "".join(exhibit.secret.words)
+        assert words.count(re.sub(r"\s+", " ", sentence)) >= 2  # the secret and its reconstruction
+    assert "Word for word: all" in words
+    assert "personal details recovered" in words
+    assert "capitalised words that do not begin a sentence" in words
+    assert "ROUGE-L" in words
+    assert "<mark>" in page
+    assert "What the attacker read" in words
+
+
+def test_a_redacted_page_and_report_hold_no_word_of_a_text(tmp_path):
+    redacted = report().without_secrets()
+    page = render_audit(report(), redact=True)
+    document = redacted.model_dump_json()
+    for exhibit in report().findings.exhibits:
+        for picture in (exhibit.secret, exhibit.decoy):
+            for word in picture.words:
+                if len(word.strip()) > 6:
+                    assert word.strip() not in plain(page)
+                    assert word.strip() not in document
+    assert "Texts are withheld." in page
+    assert render_audit(redacted) == page
+    (tmp_path / "report.json").write_text(report().model_dump_json())
+    assert load_report(tmp_path / "report.json") == report()
+
+
+def text(*words: str) -> Picture:
+    return Picture.of_text(words)
+
+
+def marks(pieces) -> list[tuple[str, str]]:
+    return [(one.body, one.mark) for one in pieces]
+
+
+def test_marks_say_what_is_right_wrong_and_personal():
+    secret = text("We", " saw", " Ada", " on", " 12", " May", ".")
+    drawn = text("We", " met", " Ada", " on", " 13", " 12", ".")
+    view = text_view(secret, drawn, None, details=True, withheld=False)
+    assert marks(view.reconstruction) == [
+        ("We", "right"),
+        ("met", "wrong"),
+        ("Ada", "detail"),
+        ("on", "right"),
+        ("13", "wrong"),
+        ("12", "detail"),
+        (".", "right"),
+    ]
+    assert [one.mark for one in view.secret] == ["", "", "detail", "", "detail", "kept", ""]
+    assert view.summary.replace("\N{NO-BREAK SPACE}", " ") == (
+        "4 of 7 tokens right, 2 of 3 personal details recovered"
+    )
+
+
+def test_a_name_in_pieces_is_marked_as_a_whole():
+    secret = text("Dear", " Mar", "ia", ",")
+    view = text_view(secret, secret, None, details=True, withheld=False)
+    assert [one.mark for one in view.reconstruction] == ["right", "detail", "detail", "right"]
+    half = text_view(secret, text("Dear", " Mar", "co", ","), None, details=True, withheld=False)
+    assert [one.mark for one in half.reconstruction] == ["right", "right", "wrong", "right"]
+
+
+@pytest.mark.parametrize(("withheld", "said"), [(True, "withheld"), (False, "no text")])
+def test_missing_texts_are_said_to_be_missing(withheld, said):
+    secret = None if withheld else text("a")
+    view = text_view(secret, None, None, details=True, withheld=withheld)
+    assert said in view.summary
+    assert view.reconstruction == ()
+
+
+def test_markup_in_a_text_is_escaped():
+    hostile = text("<script>", " <b>")
+    found = report().findings
+    exhibit = found.exhibits[0].model_copy(update={"secret": hostile, "reconstruction": hostile})
+    findings = found.model_copy(update={"exhibits": (exhibit, *found.exhibits[1:])})
+    page = render_audit(report().model_copy(update={"findings": findings}))
+    assert "<script> " not in page
+    assert "&lt;script&gt;" in page
+
+
+def test_candidates_of_a_captured_gradient_are_sentences():
+    victim, parts = world()
+    batch = parts.train[:1]
+    threat = HonestServer()
+    from vestige.interfaces import Run
+
+    seen = threat.observe(Run(batch, victim.release(batch, generator=stream(0))))
+    made = invert(seen, threat.public(victim, parts.prior), [SpanInversion()], samples=1)
+    sentence = "".join(made.findings.candidates[0].picture.words)
+    assert sentence in plain(render_inversion(made))
+    assert sentence not in plain(render_inversion(made.without_secrets()))
