@@ -24,7 +24,7 @@ from vestige.simulation.training_sets import ClassCounts
 from vestige.statistics.rates import allowed_rank, decoys_needed
 from vestige.streams import stream
 from vestige.studies.audit.preflight.checks import check_form, check_replay
-from vestige.studies.audit.preflight.outputs import check_chance, check_outputs
+from vestige.studies.audit.preflight.outputs import check_dropout, check_outputs
 from vestige.studies.audit.trials import drawn, first_line, release_of
 from vestige.studies.diagnostics.exclusivity import Stage
 from vestige.studies.report_parts import attack_settings, check_reads
@@ -240,7 +240,7 @@ def preflight_checks(audit: Audit, seed: int) -> tuple[Check, ...]:
     simulator = audit.victim.simulator.started(stream(seed, "victim", 0))
     # First the form: what does not fit the model cannot be replayed.
     checks = [*check_form(simulator, release), *check_outputs(simulator, secret)]
-    checks += check_chance(simulator, secret)
+    checks += check_dropout(simulator, secret)
     replay = check_replay(simulator, release, secret, told="the victim's simulator")
     # A simulator that knows the noise has been held against its size already.
     known_noise = isinstance(simulator, GradientSequenceSimulator)

@@ -34,7 +34,7 @@ from vestige.studies.audit.preflight.checks import (
     check_form,
     check_replay,
 )
-from vestige.studies.audit.preflight.outputs import check_outputs
+from vestige.studies.audit.preflight.outputs import check_dropout, check_outputs
 from vestige.studies.audit.trials import remark_of
 from vestige.studies.declared import Declared
 from vestige.studies.defense_words import defense_words
@@ -174,8 +174,9 @@ class Inversion(Declared):
         """Whether the release fits the model, and is what the replay of a known batch gives."""
         release, simulator = self.observation.release, self.public.simulator
         hints = self.observation.hints
+        records = self.public.prior.records
         checks = [*self.remarks, *check_form(simulator, release)]
-        checks += check_outputs(simulator, self.public.prior.records)
+        checks += [*check_outputs(simulator, records), *check_dropout(simulator, records)]
         checks += check_alone(
             simulator, release, hints.batch_size, self.public.classes, hints.labels
         )
@@ -339,8 +340,8 @@ def _candidates(
     name: str, runs: list[Reconstruction], public: Public, told: Tensor | None
 ) -> list[Candidate]:
     """The candidates of the first run, the best, and where the others agree with it."""
-    best = runs[0]
-    spread = None if isinstance(public.space, TextSpace) else agreement(runs)
+    best, text = runs[0], isinstance(public.space, TextSpace)
+    spread = None if text else agreement(runs)
     shown = []
     for index, values in enumerate(best.candidates):
         place = None if best.labels is None else int(best.labels[index])
