@@ -21,6 +21,7 @@ from vestige import (
     Prior,
     Records,
     TableSpace,
+    TextSpace,
     defenses,
     mechanisms,
 )
@@ -29,6 +30,7 @@ from vestige.attacks import (
     ClosedForm,
     CombinedInversion,
     DeepLeakage,
+    EmbeddingReading,
     ExactInversion,
     FeatureInversion,
     Guess,
@@ -41,12 +43,14 @@ from vestige.attacks import (
     Recommendation,
     ReconstructorNetwork,
     RehearsedConfidence,
+    SpanInversion,
     TensorFeatures,
 )
 from vestige.attacks.combined_inversion.recipes import Recipe
 from vestige.attacks.head_inversion.affine_copies import AffineCopies
 from vestige.attacks.head_inversion.fine_tuning import FineTuning
 from vestige.bounds import DPSGD, ReleaseDefense
+from vestige.distances import TokenDistance, TokenSetDistance
 from vestige.engines import InProcess, LocalProcesses, RayCluster
 from vestige.interfaces import (
     GradientRelease,
@@ -235,6 +239,11 @@ VALID: tuple[Callable[[], Any], ...] = (
     lambda: Column("age"),
     lambda: ImageSpace(1, 4, 4, ("a", "b")),
     lambda: TableSpace((Column("age"),), ("a", "b")),
+    lambda: TextSpace(4, 9, ("a", "b")),
+    TokenDistance,
+    TokenSetDistance,
+    EmbeddingReading,
+    SpanInversion,
     lambda: Records(torch.zeros(2, 1, 4, 4), torch.tensor([0, 1]), SPACE),
     lambda: Prior(draws(3, 6)),
     Hints,

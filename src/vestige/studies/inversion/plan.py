@@ -29,11 +29,7 @@ from vestige.simulation.kinds import ClippingSimulator, InformedSimulator
 from vestige.streams import stream
 from vestige.studies.attack_choice import choice_settings
 from vestige.studies.audit.exhibits import picture
-from vestige.studies.audit.preflight.checks import (
-    check_alone,
-    check_form,
-    check_replay,
-)
+from vestige.studies.audit.preflight.checks import check_alone, check_form, check_replay
 from vestige.studies.audit.preflight.outputs import check_dropout, check_outputs
 from vestige.studies.audit.trials import remark_of
 from vestige.studies.declared import Declared
