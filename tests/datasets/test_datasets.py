@@ -143,7 +143,7 @@ def test_breast_cancer_turns_back_to_its_units():
 def test_names_lists_everything():
     assert set(names()) == {
         *("digits", "faces", "breast_cancer", "mnist", "fashion_mnist", "cifar10"),
-        *("olivetti", "location30"),
+        *("olivetti", "location30", "notes"),
     }
 
 

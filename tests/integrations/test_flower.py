@@ -241,6 +241,37 @@ def test_a_part_of_the_model_may_travel(tmp_path):
     assert torch.equal(update.weights["0.weight"], state["0.weight"])
 
 
+def test_clients_may_send_the_language_model_inside_a_token_model(tmp_path):
+    from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+
+    from flower_worlds import HereGrid
+    from text_worlds import SPACE, model, texts, victim
+    from vestige.attacks import EmbeddingReading
+    from vestige.networks import own_loss
+    from vestige.streams import stream
+
+    wrapped, batch = model(), texts(2, 3)
+    slope = victim().release(batch, generator=stream(0)).tensors
+
+    def answer(message):
+        arrays = message.content["arrays"].to_torch_state_dict()
+        moved = {name: value - RATE * slope[f"model.{name}"] for name, value in arrays.items()}
+        content = {"arrays": ArrayRecord(moved), "metrics": MetricRecord({"num-examples": 2})}
+        return Message(RecordDict(content), reply_to=message)
+
+    capture = Capture(wrapped, tmp_path / "run", most=1)
+    state = wrapped.model.state_dict()
+    capture(fed_avg()).start(HereGrid(answer), ArrayRecord(state), num_rounds=1)
+    (update,) = capture.load().updates
+    local = LocalTraining(steps=1, learning_rate=RATE)
+    public = update.public(wrapped, Prior(texts(30, 9)), local=local, loss=own_loss, mode="eval")
+    report = invert(update.observation, public, [EmbeddingReading()], samples=1)
+    (found,) = report.findings.candidates
+    assert len(found.picture.words) == SPACE.length
+    read = {token for row in batch.x for token in SPACE.tokens(row)[:-1]}
+    assert {int(word) for word in found.picture.words} <= read
+
+
 def test_a_strange_answer_is_named_and_ends_nothing(tmp_path):
     from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 

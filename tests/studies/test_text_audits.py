@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from text_worlds import SPACE, model, text_audit, texts, victim
 from vestige import Audit, Prior, Records, TextSpace, attacks, datasets, networks, run
 from vestige.attacks import EmbeddingReading, Guess, SpanInversion
+from vestige.defenses import GradientNoise
 from vestige.distances import TokenDistance, TokenSetDistance, distance_label, mean_squared_error
 from vestige.errors import BadInput
 from vestige.interfaces import Hints, Observation, Reconstruction, reads_texts
@@ -246,6 +247,12 @@ def test_embedding_reading_refuses_embeddings_that_tell_nothing():
         public = HonestServer().public(held, Prior(texts(60, 9)))
         with pytest.raises(BadInput, match=said):
             EmbeddingReading().prepare(public, generator=stream(0))
+
+
+@pytest.mark.parametrize("noise", [1e-4, 1e-3, 1e-1])
+def test_noise_ends_in_a_verdict_and_no_exception(noise):
+    report = run(text_audit(None, victim=GradientNoise(noise)(victim()), trials=2), seed=0)
+    assert report.verdict.kind is not VerdictKind.INVALID
 
 
 def test_a_captured_gradient_of_texts_is_inverted():

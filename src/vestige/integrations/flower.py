@@ -288,9 +288,14 @@ class Capture:
     def _named(self, arrays: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
         """Arrays by the names of the model's state; nameless ones come in the state's order.
 
+        A TokenModel's clients may send the model inside it.
+
         Averages make floating point of whole numbers: each array gets the type it has in the model.
         """
         names = list(arrays)
+        inner = [f"model.{name}" for name in names]
+        if names and not set(names) <= set(self._state) and set(inner) <= set(self._state):
+            names = inner  # clients send the model inside a TokenModel
         if not names:
             raise BadInput("A message carries no array: send the model's state_dict().")
         if not set(names) <= set(self._state):

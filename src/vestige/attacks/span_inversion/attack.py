@@ -175,6 +175,7 @@ class SpanInversion:
         facts |= {"tokens found": sets.count, "outside the span, tokens": sets.member}
         later, own = _widest(layers, tensors, (Reach.EARLIER, Reach.ALL), exactness)
         texts, clear = self._texts(simulator, later, own, sets, told, generator)
+        texts = [text for text in texts if text]
         facts["later layer"] = later.modules[0]
         if not texts:
             return Found(reason="No text's inputs lie in the span of a later layer.", facts=facts)
