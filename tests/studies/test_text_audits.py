@@ -249,6 +249,12 @@ def test_embedding_reading_refuses_embeddings_that_tell_nothing():
             EmbeddingReading().prepare(public, generator=stream(0))
 
 
+def test_an_update_of_one_step_gives_its_texts_away():
+    held = FederatedUpdate(model(), LocalTraining(1, learning_rate=0.5), loss=own_loss, mode="eval")
+    report = run(text_audit([SpanInversion()], victim=held, batch_size=2, trials=4), seed=0)
+    assert all(outcome.exact_match for outcome in report.findings.attacks[0].outcomes)
+
+
 @pytest.mark.parametrize("noise", [1e-4, 1e-3, 1e-1])
 def test_noise_ends_in_a_verdict_and_no_exception(noise):
     report = run(text_audit(None, victim=GradientNoise(noise)(victim()), trials=2), seed=0)

@@ -308,7 +308,8 @@ def _verified(
         target = one_hot(torch.tensor([label], device=rows.device), classes, simulator.like.dtype)
         length = len(texts[text])
         made = simulator(rows[text : text + 1, :length], target, functional=False)
-        return torch.cat([made[name].detach().flatten() for name in names])
+        # An update is a step along the gradient.
+        return torch.cat([made[name].detach().flatten() for name in names]) / simulator.step_scale
 
     weights = [float(max(len(text) - 1, 1)) if modelling else 1.0 for text in texts]
     hints = observation.hints.labels
