@@ -39,6 +39,7 @@ def test_an_audit_of_texts_runs_from_recommendation_to_report(task, tmp_path):
     for outcome in found.attacks[0].outcomes:
         assert outcome.exact_match
         assert outcome.token_accuracy == outcome.rouge_l == 1.0
+        assert outcome.label_accuracy == (1.0 if task == "classification" else None)
         assert outcome.mse is outcome.psnr is outcome.decoy_mean_error is outcome.details is None
     assert load_report(tmp_path / "run").findings == found
 

@@ -58,3 +58,8 @@ class TokenModel(nn.Module):
 def own_loss(outputs: Tensor, targets: Tensor) -> Tensor:
     """The loss of each text, which a language model computes itself."""
     return outputs[:, 0]
+
+
+def predicts_tokens(network: nn.Module) -> bool:
+    """Whether a network is a language model, which has no labels to tell."""
+    return isinstance(network, TokenModel) and network.task == "language modelling"

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from vestige.errors import BadInput
 from vestige.interfaces import Public, Release
+from vestige.networks.token_model import predicts_tokens
 from vestige.simulation.alterations import join_tensors, known_factor, proportional
 from vestige.simulation.kinds import ClientSimulator, client_simulator
 from vestige.simulation.losses import logits_of, one_hot
@@ -50,9 +51,12 @@ def last_linear(simulator: Simulator, classes: int) -> tuple[str, nn.Linear]:
 def infer_labels(public: Public, release: Release, batch_size: int) -> Tensor:
     """Labels (batch,) in ascending order, on the CPU.
 
-    An update is read as the gradient it would be if all its steps had been the same.
+    An update is read as the gradient it would be if all its steps had been the same. A language
+    model has no labels: any will do.
     """
     simulator = client_simulator(public.simulator)
+    if predicts_tokens(simulator.model):
+        return torch.zeros(batch_size, dtype=torch.int64)
     name, layer = last_linear(simulator, public.classes)
     prefix = f"{name}." if name else ""
     bias, weight = (release.tensors.get(prefix + part) for part in ("bias", "weight"))

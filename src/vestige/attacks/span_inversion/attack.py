@@ -37,7 +37,7 @@ from vestige.interfaces import (
     Reconstructor,
     UpdateRelease,
 )
-from vestige.networks.token_model import TokenModel
+from vestige.networks.token_model import predicts_tokens
 from vestige.records import TextSpace
 from vestige.simulation.kinds import ClientSimulator, client_simulator
 from vestige.simulation.losses import one_hot
@@ -139,7 +139,10 @@ class SpanInversion:
         confidence = HIGHEST if found.certified else 0.5 * max(0.0, 1 - found.unexplained)
         return Reconstruction(
             rows_of(chosen, space, simulator.like),
-            torch.tensor(labels, dtype=torch.int64) if labels else None,
+            # A language model has no labels to tell.
+            torch.tensor(labels, dtype=torch.int64)
+            if labels and not predicts_tokens(simulator.network)
+            else None,
             torch.full((len(chosen),), confidence),
             found.unexplained,
             not chosen,
@@ -179,8 +182,7 @@ class SpanInversion:
         facts["later layer"] = later.modules[0]
         if not texts:
             return Found(reason="No text's inputs lie in the span of a later layer.", facts=facts)
-        model, best = simulator.network, None
-        modelling = isinstance(model, TokenModel) and model.task == "language modelling"
+        best, modelling = None, predicts_tokens(simulator.network)
         for counts in repetitions(len(texts), told) if modelling else [()]:
             whole = _with_last_tokens(simulator, space, tensors, texts, counts) if counts else texts
             found = _verified(
@@ -299,8 +301,7 @@ def _verified(
     """Labels and multiplicities by least squares, and a certificate if nothing is left over."""
     names = [name for name in simulator.parameters if name in tensors]
     released = torch.cat([tensors[name].flatten().double() for name in names])
-    model = simulator.network
-    modelling = isinstance(model, TokenModel) and model.task == "language modelling"
+    modelling = predicts_tokens(simulator.network)
     rows = rows_of(texts, space, simulator.like)
     classes = len(space.class_names)
 

@@ -23,6 +23,7 @@ from vestige.interfaces import (
     Reconstruction,
     UpdateRelease,
 )
+from vestige.networks.token_model import predicts_tokens
 from vestige.reports.inversion import Fit
 
 RANDOM_BATCHES = 32
@@ -123,6 +124,8 @@ def _labels(public: Public, observation: Observation, run: Reconstruction) -> Te
     """The attack's labels, else those that were told or can be read off the release."""
     if run.labels is not None:
         return run.labels
+    if predicts_tokens(public.simulator.model):
+        return torch.zeros(len(run.candidates), dtype=torch.int64)
     if len(run.candidates) != batch_size_of(observation):
         return None
     return labels_of(public, observation)[0]
