@@ -2,67 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
-from vestige.attacks.exact_inversion.noise import ROUNDING, detected_precision
-from vestige.attacks.exact_inversion.undone import undo_alterations
-from vestige.attacks.gradient_matching.matching import (
-    Matching,
-    check_single_step,
-    hinted_batch_size,
-)
+from vestige.attacks.gradient_matching.matching import check_single_step
 from vestige.attacks.span_inversion.last_tokens import OutputLayer, last_tokens
 from vestige.attacks.span_inversion.prefixes import prefixes
+from vestige.attacks.span_inversion.problem import Problem
 from vestige.attacks.span_inversion.projections import Projection, Reach, projections
 from vestige.attacks.span_inversion.sets import whole_texts
 from vestige.attacks.span_inversion.span import Span
-from vestige.attacks.span_inversion.tokens import TokenSets, token_sets
+from vestige.attacks.span_inversion.tokens import GAP, TokenSets, token_sets
 from vestige.attacks.span_inversion.verification import (
-    labellings,
-    multiplicities,
+    Explanation,
+    explained,
     repetitions,
     rows_of,
+    uncertified,
 )
 from vestige.choices import check_fields
 from vestige.errors import BadInput
 from vestige.interfaces import (
     GradientRelease,
-    Observation,
     Public,
     Reconstruction,
     Reconstructor,
     UpdateRelease,
 )
-from vestige.networks.token_model import predicts_tokens
 from vestige.records import TextSpace
-from vestige.simulation.kinds import ClientSimulator, client_simulator
-from vestige.simulation.losses import one_hot
-
-SUMMED = 3.0
-"""Roundoffs in an entry of a gradient, which is a sum of rounded products."""
+from vestige.simulation.kinds import client_simulator
 
 HIGHEST = 0.999
 """Confidence of a certified text: what is taken for granted is not certain."""
 
+UNCERTIFIED = 0.5
+"""Confidence of any other text at most."""
 
-@dataclass(frozen=True)
-class Found:
-    """Texts read from a release, how often each was in the batch, and what that leaves over.
+PROBED = 8
+"""Tokens of the texts that show which layers read what."""
 
-    ``certified`` says that these texts, and no others, make the release.
-    """
-
-    texts: tuple[tuple[int, ...], ...] = ()
-    counts: tuple[int, ...] = ()
-    labels: tuple[int, ...] = ()
-    unexplained: float = 1.0
-    certified: bool = False
-    reason: str = ""
-    facts: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+Facts = dict[str, str | int | float | bool]
 
 
 @dataclass(frozen=True)
@@ -73,13 +54,13 @@ class SpanInversion:
     at a position if and only if what the first layer reads of it lies in the span of that layer's
     gradient. A later layer tells which tokens follow each other: prefixes for models that attend to
     earlier tokens, a search over whole texts (``starts`` of them) for those that attend both ways.
-    The last token of a language model's text is read by nothing; it is told by the output layer.
-    Layers are found by running the model, so any transformer over token numbers will do, and the
-    layers of low-rank adapters as well.
+    The last token of a language model's text is read by nothing; the output layer tells it. Layers
+    are found by running the model, so any transformer over token numbers will do, and the layers of
+    low-rank adapters as well. At most ``most_prefixes`` texts are followed where the span does not
+    tell them apart.
 
-    Texts are certified only if members of both spans are told from others by a wide gap, the batch
-    has as many texts as told, and the texts' own gradient equals the release to the release's
-    precision. ``most_prefixes`` bounds the search where the gap is missing.
+    A certified text was in the batch (``verification.uncertified`` has the conditions); without a
+    certificate confidence is at most one half. ``remark`` says why there is none.
     """
 
     most_prefixes: int = 256
@@ -100,124 +81,64 @@ class SpanInversion:
         space, simulator = text_space(public), client_simulator(public.simulator)
         check_single_step(public, "texts")
         layers = projections(
-            simulator.network, simulator.parameters, space.vocabulary, min(space.length, 8)
+            simulator.network, simulator.parameters, space.vocabulary, min(space.length, PROBED)
         )
-        first = [layer for layer in layers if layer.reach is Reach.OWN]
-        if not first:
+        if not any(layer.reach is Reach.OWN for layer in layers):
             raise BadInput(
                 "No trainable linear layer reads the embedding of single tokens, so the span tells "
                 "no tokens: train the first block, or its adapters, or use another attack."
             )
         return lambda observation, generator: self._invert(
-            public, space, layers, observation, generator
+            Problem.of(public, space, observation), layers, generator
         )
 
     def _invert(
-        self,
-        public: Public,
-        space: TextSpace,
-        layers: Sequence[Projection],
-        observation: Observation,
-        generator: torch.Generator,
+        self, problem: Problem, layers: Sequence[Projection], generator: torch.Generator
     ) -> Reconstruction:
-        simulator = client_simulator(public.simulator)
-        told = hinted_batch_size(observation.hints)
-        release, noise = undo_alterations(Matching(public, observation.release, told))
-        scale = simulator.step_scale
-        tensors = {name: tensor / scale for name, tensor in release.tensors.items()}
-        deviation = noise if isinstance(noise, float) else 0.0
-        roundoff = SUMMED * ROUNDING[detected_precision(*release.tensors.values())][0]
-        found = self._found(
-            simulator, space, layers, tensors, told, observation, (roundoff, deviation), generator
-        )
-        chosen = [
-            text for text, count in zip(found.texts, found.counts) for _ in range(max(count, 1))
-        ]
-        labels = [
-            label for label, count in zip(found.labels, found.counts) for _ in range(max(count, 1))
-        ]
-        confidence = HIGHEST if found.certified else 0.5 * max(0.0, 1 - found.unexplained)
+        first, span = problem.best_layer(layers, (Reach.OWN,))
+        facts: Facts = {"first layer": first.modules[0], "its inputs": first.width}
+        facts["its rank"] = span.rank
+        if span.full or span.rank == 0:
+            what = "everything: too many tokens, or noise" if span.full else "nothing"
+            return nothing(problem, f"The first layer's gradient spans {what}.", facts)
+        space = problem.space
+        sets = token_sets(problem.network, first, span, space.vocabulary, space.length)
+        later, own = problem.best_layer(layers, (Reach.EARLIER, Reach.ALL))
+        facts |= {"tokens found": sets.count, "later layer": later.modules[0]}
+        texts, clear = self._texts(problem, later, own, sets, generator)
+        texts = [text for text in texts if text]
+        if not texts:
+            return nothing(problem, "No text's inputs lie in the span of a later layer.", facts)
+        found = _best(problem, texts)
+        reason = uncertified(problem, found, clear and sets.clear)
+        facts |= {"unexplained": found.unexplained, "certified": 0 if reason else found.size}
+        chosen = [one for one, count in enumerate(found.counts) for _ in range(count)]
+        confidence = UNCERTIFIED * max(0.0, 1 - found.unexplained) if reason else HIGHEST
         return Reconstruction(
-            rows_of(chosen, space, simulator.like),
+            rows_of([found.texts[one] for one in chosen], problem),
             # A language model has no labels to tell.
-            torch.tensor(labels, dtype=torch.int64)
-            if labels and not predicts_tokens(simulator.network)
-            else None,
+            None if problem.modelling else torch.tensor([found.labels[one] for one in chosen]),
             torch.full((len(chosen),), confidence),
             found.unexplained,
             not chosen,
-            {"certified": len(chosen) if found.certified else 0, **found.facts},
-            found.reason,
+            facts,
+            reason,
         )
-
-    def _found(
-        self,
-        simulator: ClientSimulator,
-        space: TextSpace,
-        layers: Sequence[Projection],
-        tensors: Mapping[str, Tensor],
-        told: int | None,
-        observation: Observation,
-        exactness: tuple[float, float],
-        generator: torch.Generator,
-    ) -> Found:
-        first, span = _widest(layers, tensors, (Reach.OWN,), exactness)
-        facts: dict[str, str | int | float | bool] = {
-            "first layer": first.modules[0],
-            "its rank": span.rank,
-            "its inputs": first.width,
-        }
-        if span.full or span.rank == 0:
-            what = "as many tokens as inputs, or noise" if span.full else "nothing"
-            return Found(
-                reason=f"The first layer's gradient spans {what}: no token can be told from "
-                "others; try a search.",
-                facts=facts,
-            )
-        sets = token_sets(simulator.network, first, span, space.vocabulary, space.length)
-        facts |= {"tokens found": sets.count, "outside the span, tokens": sets.member}
-        later, own = _widest(layers, tensors, (Reach.EARLIER, Reach.ALL), exactness)
-        texts, clear = self._texts(simulator, later, own, sets, told, generator)
-        texts = [text for text in texts if text]
-        facts["later layer"] = later.modules[0]
-        if not texts:
-            return Found(reason="No text's inputs lie in the span of a later layer.", facts=facts)
-        best, modelling = None, predicts_tokens(simulator.network)
-        for counts in repetitions(len(texts), told) if modelling else [()]:
-            whole = _with_last_tokens(simulator, space, tensors, texts, counts) if counts else texts
-            found = _verified(
-                simulator,
-                space,
-                tensors,
-                whole,
-                told,
-                observation,
-                sets.clear and clear,
-                exactness,
-                facts,
-            )
-            if best is None or found.unexplained < best.unexplained:
-                best = found
-            if found.certified:
-                break
-        assert best is not None
-        return best
 
     def _texts(
         self,
-        simulator: ClientSimulator,
+        problem: Problem,
         later: Projection,
         span: Span,
         sets: TokenSets,
-        told: int | None,
         generator: torch.Generator,
     ) -> tuple[list[tuple[int, ...]], bool]:
         """Texts, and whether they are told from others by a gap."""
-        network = simulator.network
+        network, told = problem.network, problem.told
         if later.reach is Reach.EARLIER:
             most = self.most_prefixes if told is None else max(4 * told, 16)
             grown = prefixes(network, later, span, sets.tokens, min(most, self.most_prefixes))
-            clear = not grown.cut and grown.other > 10 * max(grown.member, span.finest)
+            clear = not grown.cut and grown.other > GAP * max(grown.member, span.finest)
             return list(grown.ended), clear
         wanted = told or max(len(one) for one in sets.tokens)
         texts, share = whole_texts(
@@ -233,121 +154,41 @@ def text_space(public: Public) -> TextSpace:
     return public.space
 
 
-def _widest(
-    layers: Sequence[Projection],
-    tensors: Mapping[str, Tensor],
-    reaches: Sequence[Reach],
-    exactness: tuple[float, float],
-) -> tuple[Projection, Span]:
-    """The layer whose span leaves most room, and is best known, among the first ones that fit."""
-    fitting = [one for one in layers if one.reach in reaches and _moved(one, tensors)][:4]
-    if not fitting:
-        raise BadInput(
-            "No trainable linear layer reads what the first block makes of a text, so tokens could "
-            "be told and their order could not: train more layers, or use another attack."
-        )
-    spans = [(one, _span(one, tensors, exactness)) for one in fitting]
-    usable = [pair for pair in spans if not pair[1].full and pair[1].rank] or spans
-    most = max(pair[1].rank for pair in usable)
-    usable = [pair for pair in usable if pair[1].rank >= 0.9 * most]
-    return min(usable, key=lambda pair: pair[1].floor)
+def nothing(problem: Problem, reason: str, facts: Facts) -> Reconstruction:
+    """No text, and why."""
+    rows = rows_of([], problem)
+    return Reconstruction(rows, diverged=True, info={**facts, "certified": 0}, remark=reason)
 
 
-def _moved(layer: Projection, tensors: Mapping[str, Tensor]) -> bool:
-    """Whether the layer's gradient was released and is not zero, as that of an adapter's A is."""
-    return all(name in tensors for name in layer.weights) and any(
-        bool((tensors[name] != 0).any()) for name in layer.weights
-    )
+def _best(problem: Problem, texts: Sequence[tuple[int, ...]]) -> Explanation:
+    """What explains most of the release: texts as they are, or with the token that ends them.
 
-
-def _span(layer: Projection, tensors: Mapping[str, Tensor], exactness: tuple[float, float]) -> Span:
-    matrix = layer.matrix(tensors)
-    roundoff, deviation = exactness
-    largest = float(torch.linalg.matrix_norm(matrix, 2)) if deviation else 1.0
-    noise = deviation * (matrix.shape[0] ** 0.5 + matrix.shape[1] ** 0.5) / max(largest, 1e-300)
-    return Span.of(matrix, roundoff + noise)
+    How often a text was in the batch decides what its last token leaves in the gradient, so ways to
+    repeat texts are tried until one explains all.
+    """
+    if not problem.modelling:
+        return explained(problem, texts)
+    best = None
+    for counts in repetitions(len(texts), problem.told):
+        found = explained(problem, _with_last_tokens(problem, texts, counts))
+        if best is None or found.unexplained < best.unexplained:
+            best = found
+        if best.unexplained <= problem.tolerance:
+            break
+    assert best is not None
+    return best
 
 
 def _with_last_tokens(
-    simulator: ClientSimulator,
-    space: TextSpace,
-    tensors: Mapping[str, Tensor],
-    texts: Sequence[tuple[int, ...]],
-    counts: Sequence[int],
+    problem: Problem, texts: Sequence[tuple[int, ...]], counts: Sequence[int]
 ) -> list[tuple[int, ...]]:
     """Texts with the token that is only predicted, where it can be told."""
-    layer = OutputLayer.of(simulator.network, simulator.parameters, space.vocabulary)
-    if layer is None:
-        return list(texts)
-    pairs = [(text, often) for text, often in zip(texts, counts) if len(text) < space.length]
-    if not pairs:
+    layer = OutputLayer.of(problem.network, problem.simulator.parameters, problem.space.vocabulary)
+    pairs = [pair for pair in zip(texts, counts) if len(pair[0]) < problem.space.length]
+    if layer is None or not pairs:
         return list(texts)
     fitting, often = zip(*pairs)
-    last = last_tokens(simulator.network, layer, tensors, fitting, often, space.padding)
+    last = last_tokens(
+        problem.network, layer, problem.tensors, fitting, often, problem.space.padding
+    )
     return [text if token is None else (*text, token) for text, token in zip(fitting, last)]
-
-
-def _verified(
-    simulator: ClientSimulator,
-    space: TextSpace,
-    tensors: Mapping[str, Tensor],
-    texts: Sequence[tuple[int, ...]],
-    told: int | None,
-    observation: Observation,
-    clear: bool,
-    exactness: tuple[float, float],
-    facts: Mapping[str, str | int | float | bool],
-) -> Found:
-    """Labels and multiplicities by least squares, and a certificate if nothing is left over."""
-    names = [name for name in simulator.parameters if name in tensors]
-    released = torch.cat([tensors[name].flatten().double() for name in names])
-    modelling = predicts_tokens(simulator.network)
-    rows = rows_of(texts, space, simulator.like)
-    classes = len(space.class_names)
-
-    def alone(text: int, label: int) -> Tensor:
-        target = one_hot(torch.tensor([label], device=rows.device), classes, simulator.like.dtype)
-        length = len(texts[text])
-        made = simulator(rows[text : text + 1, :length], target, functional=False)
-        # An update is a step along the gradient.
-        return torch.cat([made[name].detach().flatten() for name in names]) / simulator.step_scale
-
-    weights = [float(max(len(text) - 1, 1)) if modelling else 1.0 for text in texts]
-    hints = observation.hints.labels
-    ways = labellings(
-        1 if modelling else classes, len(texts), None if hints is None else hints.tolist()
-    )
-    kept = {
-        (t, label): alone(t, label) for t in range(len(texts)) for label in {w[t] for w in ways}
-    }
-    best: tuple[float, tuple[int, ...], list[int]] | None = None
-    for way in ways:
-        each = torch.stack([kept[text, label] for text, label in enumerate(way)])
-        counts, left = multiplicities(released, each, weights)
-        if best is None or left < best[0]:
-            best = (left, way, counts)
-    assert best is not None
-    left, labels, counts = best
-    keep = [place for place, count in enumerate(counts) if count > 0]
-    roundoff, deviation = exactness
-    noise = deviation * len(released) ** 0.5 / max(float(released.norm()), 1e-300)
-    tolerance = 30 * roundoff + 1.5 * noise
-    total = sum(counts)
-    reason = ""
-    if not clear:
-        reason = "Tokens are not told from others by a clear gap."
-    elif told is None:
-        reason = "The batch size was not told, so nothing is certified."
-    elif total != told:
-        reason = f"{total} texts were found where {told} were told."
-    elif left > tolerance:
-        reason = f"The texts leave {left:.1e} of the gradient unexplained."
-    return Found(
-        tuple(texts[place] for place in keep),
-        tuple(counts[place] for place in keep),
-        tuple(labels[place] for place in keep),
-        left,
-        not reason and deviation == 0,
-        reason,
-        {**facts, "unexplained": left},
-    )

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from scipy.optimize import nnls
-from torch import Tensor
 
-from vestige.attacks.span_inversion.last_tokens import padded
-from vestige.records import TextSpace
-from vestige.simulation.losses import one_hot
-from vestige.simulation.simulator import Simulator
+from vestige.attacks.span_inversion.problem import Problem
 
-MOST_LABELLINGS = 512
-"""Assignments of labels to texts that are tried one by one."""
+MOST_LABELLINGS, MOST_ORDERS = 512, 20_000
+"""Assignments of labels to texts that are tried one by one, and orders that are looked through."""
 
 MOST_REPETITIONS = 64
 """Ways in which texts may have been repeated that are tried one by one."""
@@ -24,81 +21,134 @@ MOST_REPETITIONS = 64
 PRESENT = 0.2
 """A text whose share of the gradient is below this part of the usual one was not in the batch."""
 
+INDEPENDENT = 1e-4
+"""Gradients of texts are independent if each has this share of its norm for itself."""
 
-def rows_of(texts: Sequence[Sequence[int]], space: TextSpace, like: Tensor) -> Tensor:
-    """Texts as records (n, length) of a space."""
-    full = [
-        [*text[: space.length], *[space.padding] * (space.length - len(text))] for text in texts
-    ]
-    rows = torch.tensor(full, dtype=torch.float32, device=like.device)
-    return rows.reshape(len(texts), space.length)
+SCALED = 1e-3
+"""How far the size of a batch's gradient may be from that of the release."""
 
 
-def gradients_of(
-    simulator: Simulator, space: TextSpace, texts: Sequence[Sequence[int]], labels: Sequence[int]
-) -> list[dict[str, Tensor]]:
-    """The gradient of each text alone, of its summed loss over predicted tokens."""
-    found = []
-    for text, label in zip(texts, labels):
-        row = padded([text], space.padding, simulator.like.device)[0]
-        target = one_hot(torch.tensor([label], device=row.device), len(space.class_names))
-        made = simulator(row, target.to(simulator.like.dtype))
-        found.append(made)
-    return found
+@dataclass(frozen=True)
+class Explanation:
+    """Texts that make a release: labels, how often each was in the batch, and what is left over.
 
-
-def multiplicities(
-    released: Tensor, each: Tensor, weights: Sequence[float]
-) -> tuple[list[int], float]:
-    """How often each text was in the batch, and the share of the release left unexplained.
-
-    ``each`` (n, size) are gradients of the texts alone, which count by ``weights`` (their predicted
-    tokens, or one): the release is Σ mwg / Σ mw for multiplicities m.
+    ``unexplained`` is a share of the release's norm. ``unique`` says that no text could stand for
+    another, ``scale`` by what the release is larger than the gradient of these texts.
     """
-    scaled = each.double() * torch.tensor(weights, dtype=torch.float64)[:, None].to(each.device)
-    norm = float(released.double().norm())
-    solution, _rest = nnls(
-        *_square(scaled.cpu().numpy(), released.double().cpu().numpy()), maxiter=100 * len(each)
+
+    texts: tuple[tuple[int, ...], ...]
+    labels: tuple[int, ...]
+    counts: tuple[int, ...]
+    unexplained: float
+    scale: float
+    unique: bool
+
+    @property
+    def size(self) -> int:
+        """Texts in the batch."""
+        return sum(self.counts)
+
+
+def explained(problem: Problem, texts: Sequence[tuple[int, ...]]) -> Explanation:
+    """Labels and repetitions by non-negative least squares over the texts' own gradients.
+
+    The release is Σ mwg / Σ mw for texts that occur m times and count by w each.
+    """
+    classes = 1 if problem.modelling else len(problem.space.class_names)
+    ways = labellings(classes, len(texts), problem.labels)
+    needed = {(place, way[place]) for way in ways for place in range(len(texts))}
+    gradients = {one: problem.gradient(texts[one[0]], one[1]) for one in sorted(needed)}
+    weights = [problem.weight(text) for text in texts]
+    best = None
+    for way in ways:
+        each = [weights[n] * gradients[n, label].cpu().numpy() for n, label in enumerate(way)]
+        found = _least_squares(np.stack(each, 1), problem.released.cpu().numpy(), weights)
+        if best is None or found[1] < best[1][1]:
+            best = (way, found)
+    assert best is not None
+    way, (counts, left, scale, unique) = best
+    kept = [place for place, count in enumerate(counts) if count]
+    return Explanation(
+        tuple(texts[place] for place in kept),
+        tuple(way[place] for place in kept),
+        tuple(counts[place] for place in kept),
+        left,
+        scale,
+        unique,
     )
+
+
+def _least_squares(
+    columns: np.ndarray, released: np.ndarray, weights: Sequence[float]
+) -> tuple[list[int], float, float, bool]:
+    """Counts, the share left over, the scale, and whether the columns are independent."""
+    norm = float(np.linalg.norm(released))
+    q, r = np.linalg.qr(columns)
+    lengths = np.linalg.norm(columns, axis=0)
+    unique = bool((np.abs(np.diag(r)) > INDEPENDENT * np.maximum(lengths, 1e-300)).all())
+    solution, _ = nnls(r, q.T @ released, maxiter=100 * columns.shape[1])
     largest = solution.max(initial=0.0)
-    if largest <= 0 or norm == 0:
-        return [0] * len(each), 1.0
-    present = solution[solution > PRESENT * largest]
-    unit = float(present.min())
-    counts = [round(value / unit) for value in solution]
+    if largest <= 0 or norm == 0 or not np.isfinite(norm):
+        return [0] * len(solution), 1.0, 1.0, unique
+    unit = float(solution[solution > PRESENT * largest].min())
+    counts = [round(float(value) / unit) for value in solution]
     total = sum(count * weight for count, weight in zip(counts, weights))
-    made = sum(count * row for count, row in zip(counts, scaled)) / max(total, 1e-30)
-    left = float((released.double() - torch.as_tensor(made).to(released.device)).norm())
-    return counts, left / norm
-
-
-def _square(each: np.ndarray, released: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The same least squares with as many rows as texts."""
-    if each.shape[1] <= len(each):
-        return each.T, released
-    q, r = np.linalg.qr(each.T)
-    return r, q.T @ released
+    made = columns @ np.array(counts, dtype=float) / max(total, 1e-300)
+    scale = float(made @ released) / max(float(made @ made), 1e-300)
+    return counts, float(np.linalg.norm(released - scale * made)) / norm, scale, unique
 
 
 def repetitions(texts: int, told: int | None) -> list[tuple[int, ...]]:
-    """How often each of some texts may have been in a batch of a told size, likeliest first."""
+    """How often each of some texts may have been in a batch of a told size."""
     more = 0 if told is None else told - texts
     if more <= 0 or texts == 0:
         return [(1,) * texts]
-    ways = []
-    for extra in itertools.combinations_with_replacement(range(texts), more):
-        ways.append(tuple(1 + extra.count(text) for text in range(texts)))
-        if len(ways) == MOST_REPETITIONS:
-            break
-    return [*ways, (1,) * texts]
+    extra = itertools.combinations_with_replacement(range(texts), more)
+    some = itertools.islice(extra, MOST_REPETITIONS)
+    return [tuple(1 + one.count(text) for text in range(texts)) for one in some]
 
 
-def labellings(classes: int, texts: int, told: Sequence[int] | None) -> list[tuple[int, ...]]:
-    """Assignments of labels to texts worth trying."""
+def labellings(
+    classes: int, texts: int, told: Sequence[int] | None = None
+) -> list[tuple[int, ...]]:
+    """Assignments of labels to texts worth trying: orders of the told labels, or all."""
     if classes == 1:
         return [(0,) * texts]
-    if told is not None and len(told) == texts:
-        ways = itertools.islice(itertools.permutations(told), 20_000)
-        return list(dict.fromkeys(ways))[:MOST_LABELLINGS]
     ways = itertools.product(range(classes), repeat=texts)
+    if told is not None and len(told) == texts:
+        orders = itertools.islice(itertools.permutations(told), MOST_ORDERS)
+        ways = iter(dict.fromkeys(orders))
     return list(itertools.islice(ways, MOST_LABELLINGS))
+
+
+def uncertified(problem: Problem, found: Explanation, clear: bool) -> str:
+    """Why texts are not certified, in a sentence; empty if they are.
+
+    Certified texts, each as often as it says, are the batch: they explain the release to its own
+    precision, no other text that was considered could stand for one of them, as many were told, and
+    the spans told members from others by a wide gap.
+    """
+    altered = bool(problem.simulator.alterations)
+    if problem.deviation:
+        return "The release holds noise, so nothing is certified."
+    if not clear:
+        return "The span does not tell tokens from others by a clear gap."
+    if problem.told is None:
+        return "The batch size was not told, so nothing is certified."
+    if found.size != problem.told:
+        return f"{found.size} texts were found where {problem.told} were told."
+    if not found.unique:
+        return "Some texts have gradients that cannot be told apart."
+    if found.unexplained > problem.tolerance:
+        return f"The texts leave {found.unexplained:.1e} of the gradient unexplained."
+    if abs(found.scale - 1) > max(SCALED, problem.tolerance) and not altered:
+        return f"The release is {found.scale:.3g} times the gradient of these texts."
+    return ""
+
+
+def rows_of(texts: Sequence[Sequence[int]], problem: Problem) -> torch.Tensor:
+    """Texts as records (n, length) of the problem's space."""
+    space, like = problem.space, problem.simulator.like
+    full = [[*text, *[space.padding] * space.length][: space.length] for text in texts]
+    rows = torch.tensor(full, dtype=torch.float32, device=like.device)
+    return rows.reshape(len(texts), space.length)
