@@ -18,6 +18,9 @@ SMALL = 0.3
 released ones: R² of estimated features falls from .956 to .939 at .12, .851 at .41 and .461 at 1.28
 (benchmarks/fine_tuned_heads.py)."""
 
+ROUNDING = 1e-5
+"""Change of the features, as a share of their spread, that is none."""
+
 AT_A_TIME = 64
 """Inputs that go through the backbones together."""
 
@@ -45,12 +48,18 @@ class BackboneChange:
     @property
     def sentence(self) -> str:
         """What was found, and what an attack on the head can still say."""
-        if not self.tensors:
+        if not self.tensors and self.features <= ROUNDING:
             return "The released backbone is the pre-trained one."
-        moved = (
+        changed = (
             f"The backbone was fine-tuned too: {self.tensors} of {self.of_tensors} tensors differ "
-            f"from the pre-trained ones (by {self.parameters:.2g} of their norm), and features of "
-            f"{self.records} records moved by {self.features:.2g} of their spread"
+            f"from the pre-trained ones (by {self.parameters:.2g} of their norm)"
+            if self.tensors
+            else "The backbone was changed, though no tensor of its state_dict differs (look for "
+            "another activation, constant or buffer that is not saved)"
+        )
+        moved = (
+            f"{changed}, and features of {self.records} records moved by {self.features:.2g} of "
+            "their spread"
         )
         if self.is_small:
             return (
@@ -82,6 +91,11 @@ def compare_backbones(pretrained: nn.Module, released: nn.Module, inputs: Tensor
             moved += float((after[name].double() - value.double()).square().sum())
             norm += float(value.double().square().sum())
     old, new = _features(pretrained, inputs), _features(released, inputs)
+    if not bool(old.isfinite().all() and new.isfinite().all()):
+        raise BadInput(
+            "Features are NaN or infinite for some of these records: load sound weights, or leave "
+            "these records out."
+        )
     spread = float((old - old.mean(0)).square().sum(1).mean())
     change = float((new - old).square().sum(1).mean())
     share = 0.0 if change == 0 else (change / max(spread, 1e-30)) ** 0.5

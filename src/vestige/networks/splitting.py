@@ -7,7 +7,6 @@ split is accepted only if backbone and head give the model's own outputs again.
 
 from __future__ import annotations
 
-import copy
 import difflib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,15 +20,21 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from vestige.choices import check_object
 from vestige.errors import BadInput, first_line
+from vestige.networks.split_checks import (
+    check_layers,
+    check_parts,
+    check_weights,
+    copied,
+    parametrization_hint,
+    plain_layer,
+    same,
+)
 
 EXAMPLES = 3
 """Inputs that are made up where none are given: a layer that mixes records shows itself."""
 
 MOST_LAYERS = 3
 """Linear layers of a head."""
-
-TOLERANCE = 1e-5
-"""Of outputs, as a share of the largest: products of matrices may be summed in another order."""
 
 
 @dataclass(frozen=True)
@@ -85,20 +90,21 @@ def split(model: nn.Module, layer: str, example: Tensor | None = None) -> Split:
     inputs = made_up_inputs(model) if example is None else example
     if not isinstance(inputs, Tensor) or inputs.dim() < 2 or not len(inputs):
         raise BadInput("The example is a batch of inputs, as the model takes them: a tensor.")
-    own = copy.deepcopy(model).eval().requires_grad_(False)
+    own = copied(model)
+    check_weights(own)
     calls, outputs = _calls(own, inputs)
     chain = _head_calls(own, calls, layer)
     layers = _layers(layer, chain, logits_of(outputs))
     remarks = tuple(_remarks(model, own, chain))
     _check_bias(layers)
-    heads = tuple(copy.deepcopy(one) for one in layers)
-    for call in chain:
-        module = _End() if call.module is layers[0] else nn.Identity()
-        if isinstance(call.module, nn.Linear):
-            _replace(own, call.name, module)
-    found = Split(Backbone(own), heads, remarks)
-    _check_equal(found, model, inputs, layer)
-    return found
+    check_layers(own, layers, inputs, logits_of(outputs))
+    heads = tuple(plain_layer(one) for one in layers)
+    for name, module in list(own.named_modules(remove_duplicate=False)):
+        if any(module is one for one in layers):
+            _replace(own, name, _End() if module is layers[0] else nn.Identity())
+    backbone = Backbone(own)
+    check_parts(backbone, heads, copied(model), chain[0].name, inputs, _rows_of_logits, layer)
+    return Split(backbone, heads, remarks)
 
 
 def made_up_inputs(model: nn.Module) -> Tensor:
@@ -196,9 +202,10 @@ def _head_calls(model: nn.Module, calls: list[_Call], layer: str) -> list[_Call]
         )
     linear = [place for place in inside if isinstance(calls[place].module, nn.Linear)]
     if not linear:
-        kind = type(model.get_submodule(layer)).__name__
+        module = model.get_submodule(layer)
+        kind, hint = type(module).__name__, parametrization_hint(module)
         raise BadInput(
-            f"The layer {layer!r} is a {kind} without a linear layer: {_suggestion(model)}"
+            f"The layer {layer!r} is a {kind} without a linear layer{hint}: {_suggestion(model)}"
         )
     first = calls[linear[0]]
     if sum(call.module is first.module for call in calls) > 1:
@@ -224,20 +231,20 @@ def _layers(layer: str, chain: list[_Call], logits: Tensor) -> tuple[nn.Linear, 
         module, seen = call.module, call.input
         if isinstance(module, nn.Linear) and seen is not None and call.output is not None:
             if current is not None and not rectified:
-                if not _same(seen, current.relu()):
+                if not same(seen, current.relu()):
                     raise BadInput(_unsupported(layer, "no ReLU between its linear layers"))
-            elif current is not None and not _same(seen, current):
+            elif current is not None and not same(seen, current):
                 raise BadInput(_unsupported(layer, f"more before {call.name!r}"))
             layers.append(module)
             current, rectified = call.output, False
-        elif isinstance(module, nn.ReLU) and _same(seen, current) and not rectified:
+        elif isinstance(module, nn.ReLU) and same(seen, current) and not rectified:
             # In place, the recorded tensors are the same one already.
             current, rectified = call.output, True
         elif not isinstance(module, (nn.Identity, _DropoutNd, nn.Flatten)):
             raise BadInput(_unsupported(layer, f"{type(module).__name__} ({call.name})"))
     assert current is not None
-    if rectified or not _same(logits.reshape(len(logits), -1), current):
-        if current.shape[1] > 1 and _same(logits, current.softmax(-1)):
+    if rectified or not same(logits.reshape(len(logits), -1), current):
+        if current.shape[1] > 1 and same(logits, current.softmax(-1)):
             raise BadInput(
                 "The model returns probabilities: split a model that returns logits, before the "
                 "softmax."
@@ -249,13 +256,6 @@ def _layers(layer: str, chain: list[_Call], logits: Tensor) -> tuple[nn.Linear, 
             f"{MOST_LAYERS}: choose a later layer."
         )
     return tuple(layers)
-
-
-def _same(one: Tensor | None, other: Tensor | None) -> bool:
-    if one is None or other is None or one.shape != other.shape:
-        return False
-    scale = float(other.abs().amax()) if other.numel() else 0.0
-    return torch.allclose(one, other, rtol=0, atol=TOLERANCE * scale + 1e-12)
 
 
 def _unsupported(layer: str, what: str) -> str:
@@ -275,20 +275,9 @@ def _replace(model: nn.Module, name: str, module: nn.Module) -> None:
     setattr(model.get_submodule(parent), own, module)
 
 
-def _check_equal(found: Split, model: nn.Module, inputs: Tensor, layer: str) -> None:
-    """Refuse a split whose parts do not give the model's outputs, on other inputs too."""
-    own = copy.deepcopy(model).eval()
-    with torch.no_grad():
-        for x in (inputs, inputs.flip(0)[:1]):
-            values = found.backbone(x)
-            for place, one in enumerate(found.layers):
-                values = one(values.relu() if place else values)
-            expected = logits_of(own(x))
-            if not _same(values, expected.reshape(len(x), -1)):
-                raise BadInput(
-                    f"Backbone and head, split at {layer!r}, do not give the model's outputs "
-                    "again: its layers depend on more than their inputs."
-                )
+def _rows_of_logits(model: nn.Module, x: Tensor) -> Tensor:
+    """Logits (n, outputs) of inputs."""
+    return logits_of(model(x)).reshape(len(x), -1)
 
 
 def _remarks(model: nn.Module, own: nn.Module, chain: list[_Call]) -> Iterator[str]:
