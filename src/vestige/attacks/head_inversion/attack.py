@@ -45,7 +45,7 @@ CONFIDENCE_EXAMPLES = 2_000
 """Public records whose drawings say what a drawing's error can be told by."""
 
 POLISH_RATES = (0.2, 0.4)
-"""Rates of the polish that are tried on simulated heads; the first is taken without them."""
+"""Rates of the polish that are tried on simulated heads, and none; the first without heads."""
 
 PASSES = 40
 """Over the prior's records, after which a fully connected decoder learns them by heart."""
@@ -101,6 +101,9 @@ class HeadInversion:
     seconds
         CPU seconds that a chosen decoder and its choice may take, and features of copies as many
         again. Counted from operations, so that a seed draws the same on every machine.
+    polish_steps
+        Steps of the polish; none are taken where simulated heads are estimated better without.
+        0 for none.
     polish_rate
         Adam's rate of the polish; None takes the one of several that estimates simulated heads
         best.

@@ -58,18 +58,22 @@ class LinearHeadEstimator:
     def fitted(
         self, heads: Heads, features: Tensor, rates: tuple[float, ...]
     ) -> LinearHeadEstimator:
-        """The same under the noise and the rate that suit the features (s, g, d) of known heads.
+        """The same under the noise and the polish that suit the features (s, g, d) of known heads.
 
         Initial weights that are not small move the logits, which the polish takes to begin at zero:
         with σ_init = .02 on MNIST, R² is .18 under the noise as it is and .49 under four times as
-        much. The rate decides how far the polish comes: on CIFAR-10 R² is .89 at .2, .96 at .4.
+        much. The rate decides how far the polish comes: on CIFAR-10 R² is .89 at .2, .96 at .4. No
+        polish is tried as well: where a step of training goes past its rest (``is_stable``), the
+        polish follows a recursion that small errors change altogether, and on heads of the digits'
+        backbone R² is .38 without it and −.27 with it.
         """
         best, least = self, float("inf")
-        for rate in rates if self.steps else rates[:1]:
+        polishes = [(0, rates[0]), *((self.steps, rate) for rate in rates if self.steps)]
+        for steps, rate in polishes:
             last = float("inf")
             for factor in NOISE_FACTORS:
                 training = replace(self.training, noise_factor=factor)
-                tried = replace(self, training=training, learning_rate=rate)
+                tried = replace(self, training=training, steps=steps, learning_rate=rate)
                 error = float((tried(heads) - features).square().sum())
                 if not error < last:
                     break
