@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vestige import progress
 from vestige.content import add_digest, is_unchanged
-from vestige.errors import BadInput, VestigeError
+from vestige.errors import BadInput, VestigeError, first_line
 from vestige.files import (
     explain_errors,
     make_folder,
@@ -100,18 +100,35 @@ def _computed(simulator: Simulator, model: HeadedModel, records: Records) -> Ten
     with torch.no_grad():
         for start in range(0, len(records), chunk):
             x = records.x[start : start + chunk].to(like)
-            try:
-                parts.append(model.features(simulator.inputs(x)))
-            except (RuntimeError, ValueError) as error:
-                raise BadInput(
-                    f"The backbone does not accept records of shape {tuple(x.shape[1:])} "
-                    f"({str(error).splitlines()[0]}): check its input layer."
-                ) from error
+            parts.append(features_of_inputs(model, simulator.inputs(x)))
             progress.report(min(start + chunk, len(records)), len(records))
     found = torch.cat(parts) if parts else like.new_zeros((0, model.width))
+    return found.cpu()
+
+
+def features_of_inputs(model: HeadedModel, inputs: Tensor) -> Tensor:
+    """Finite features (n, width) of normalised inputs, or one sentence on why there are none."""
+    head = next(model.head.parameters()).dtype
+    other = {p.dtype for p in model.backbone.parameters() if p.is_floating_point()} - {head}
+    try:
+        found = model.features(inputs)
+    except VestigeError:
+        raise
+    except Exception as error:
+        if other:
+            names = " and ".join(sorted(str(kind).removeprefix("torch.") for kind in other))
+            raise BadInput(
+                f"The backbone computes in {names} and the head in "
+                f"{str(head).removeprefix('torch.')}: convert the model, for example by "
+                "model.float()."
+            ) from error
+        raise BadInput(
+            f"The backbone does not accept records of shape {tuple(inputs.shape[1:])} "
+            f"({first_line(error)}): check its input layer."
+        ) from error
     if not bool(torch.isfinite(found).all()):
         raise BadInput(
             "The backbone gives features that are NaN or infinite: load sound weights, or check "
             "the normalisation of the records."
         )
-    return found.cpu()
+    return found

@@ -63,6 +63,13 @@ class HeadTraining:
             )
         if not self.weight_decay >= 0 or not 0 <= self.initial_deviation < math.inf:
             raise BadInput("Weight decay and the deviation of initial weights are not negative.")
+        if self.optimizer != "adam" and self.learning_rate * self.weight_decay > 2 * (
+            1 + self.momentum
+        ):
+            raise BadInput(
+                "Weight decay alone lets the weights of this training grow without end: "
+                "learning_rate × weight_decay is at most 2·(1 + momentum)."
+            )
         if self.batch_size is not None and self.batch_size < 1:
             raise BadInput("The batch size is at least 1, or None for all records.")
         if self.adaptive and self.momentum:

@@ -16,6 +16,7 @@ from vestige.interfaces import ModelRelease
 from vestige.mechanisms import Mechanism, NonPrivate
 from vestige.networks.headed_model import HeadedModel
 from vestige.records import Records
+from vestige.simulation.backbone_features import features_of_inputs
 from vestige.simulation.dp_sgd import clipping_factors
 from vestige.simulation.head import HeadSimulator
 from vestige.simulation.head_training import HeadTraining
@@ -93,7 +94,7 @@ class ReleasedHead:
         taught = training.taught(targets)
         weights = training.record_weights(taught)
         with torch.no_grad():
-            features = simulator.model.features(inputs)
+            features = features_of_inputs(simulator.model, inputs)
         head = simulator.model.head
 
         def losses(of: nn.Module, members: Tensor) -> Tensor:
@@ -112,6 +113,11 @@ class ReleasedHead:
                 optimizer.zero_grad()
                 losses(head, members).mean().backward()
                 optimizer.step()
+        if not all(bool(value.isfinite().all()) for value in head.parameters()):
+            raise BadInput(
+                "The training of the head diverges, its weights become NaN or infinite: lower the "
+                "learning_rate."
+            )
         return ModelRelease(
             {f"head.{name}": value.detach().clone() for name, value in head.named_parameters()}
         )

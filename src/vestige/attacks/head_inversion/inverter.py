@@ -83,6 +83,7 @@ class HeadInverter:
     def decode(self, features: Tensor, labels: Tensor) -> Tensor:
         """What the decoder draws from features (n, width) of records of these labels (n,)."""
         device, places = self.knowledge.device, self._groups(labels)
+        features = features.float()
         if isinstance(self.estimator, HeadRegression):
             features = self.estimator.of_records(features, places)
         with torch.no_grad():

@@ -130,6 +130,11 @@ class SimulatedHeads:
             parts.append(factory.draw(size, generator=generator))
             progress.report(start + size, count)
         shadow_heads = ShadowHeads.joined(parts)
+        if not bool(shadow_heads.weights.isfinite().all()):
+            raise BadInput(
+                "Simulated heads diverge, their weights become NaN or infinite: lower the "
+                "learning_rate of the training, or check that it is the head's own."
+            )
         heads, coefficients = Heads.of_rows(shadow_heads.weights, factory.model), None
         if shadow_heads.coefficients is not None:
             rows = heads.unit_order()[:, :, None].expand_as(shadow_heads.coefficients)

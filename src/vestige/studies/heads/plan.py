@@ -36,6 +36,7 @@ from vestige.studies.heads.measure import (
     middle_head,
     nearest_member,
 )
+from vestige.studies.heads.preflight import check_features, check_parts, check_sets
 from vestige.studies.heads.rates import nearest_neighbor_thresholds
 from vestige.studies.heads.reading import Decoder, HeadReadings, read_heads
 from vestige.studies.report_parts import (
@@ -110,6 +111,7 @@ class HeadStudy(Declared):
                 "What noise costs is measured as accuracy: give held_out records, and a head that "
                 "tells the records' classes apart."
             )
+        check_parts(self.victim, self.records, self.held_out, self.shadows)
 
     def _check_classes(self) -> None:
         """Say before any preparation which class holds too few images for the heads asked for."""
@@ -196,8 +198,10 @@ class HeadStudy(Declared):
         return {self.attack.name: code_digest(self.attack)}
 
     def preflight(self, seed: int) -> tuple[Check, ...]:
-        """Check that the training sets can be drawn before anything is prepared."""
-        self.sets(seed)
+        """Check training sets, backbone and decoder before anything is prepared."""
+        check_sets(self.sets(seed))
+        parts = (self.records, self.prior.records, self.held_out)
+        check_features(self.victim, parts, self.decoder)
         return ()
 
     def sets(self, seed: int) -> TrainingSets:

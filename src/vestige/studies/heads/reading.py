@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from vestige import progress
-from vestige.errors import BadInput
+from vestige.errors import BadInput, VestigeError, first_line
 from vestige.interfaces import ModelRelease, Observation, Reconstruction, Reconstructor, Run
 from vestige.networks.headed_model import HeadedModel
-from vestige.records import Records
+from vestige.records import Records, Space
 from vestige.simulation.alterations import split_like
 from vestige.simulation.backbone_features import features_of
 from vestige.simulation.simulator import Simulator
@@ -248,8 +248,26 @@ def _decoded(
     first = counted_members(some, records, classes).float().argmax(2)
     members = some.members.gather(1, first)
     labels = records.y.cpu()[members]
-    images = decoder(features[members.flatten()], labels.flatten()).detach().cpu()
+    images = drawings_of(decoder, features[members.flatten()], labels.flatten(), records.space)
     return images.reshape(*members.shape, *images.shape[1:]).clamp(0, 1)
+
+
+def drawings_of(decoder: Decoder, features: Tensor, labels: Tensor, space: Space) -> Tensor:
+    """What a decoder draws (n, *shape) from features (n, width), checked."""
+    try:
+        images = decoder(features, labels)
+    except VestigeError:
+        raise
+    except Exception as error:
+        raise BadInput(
+            f"The decoder failed on features of shape {tuple(features.shape)} "
+            f"({type(error).__name__}: {first_line(error)}): give one that draws an image of each."
+        ) from error
+    wanted = (len(features), *space.shape)
+    if not isinstance(images, Tensor) or images.shape != wanted:
+        shape = tuple(images.shape) if isinstance(images, Tensor) else type(images).__name__
+        raise BadInput(f"The decoder returned {shape}: it must return images of shape {wanted}.")
+    return images.detach().cpu()
 
 
 def counted_members(sets: TrainingSets, records: Records, classes: Tensor | None) -> Tensor:
