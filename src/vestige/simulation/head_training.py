@@ -26,6 +26,9 @@ if TYPE_CHECKING:  # bounds need scipy, which training does not
 # As torch.optim.Adam.
 BETAS, STABILITY = (0.9, 0.999), 1e-8
 
+MOST_GROWTH = 1e30
+"""Of weights under weight decay alone; beyond it single precision overflows."""
+
 
 @dataclass(frozen=True)
 class HeadTraining:
@@ -63,9 +66,8 @@ class HeadTraining:
             )
         if not self.weight_decay >= 0 or not 0 <= self.initial_deviation < math.inf:
             raise BadInput("Weight decay and the deviation of initial weights are not negative.")
-        if self.optimizer != "adam" and self.learning_rate * self.weight_decay > 2 * (
-            1 + self.momentum
-        ):
+        grows = self.learning_rate * self.weight_decay > 2 * (1 + self.momentum)
+        if not self.adaptive and grows and not abs(self.initial_share) < MOST_GROWTH:
             raise BadInput(
                 "Weight decay alone lets the weights of this training grow without end: "
                 "learning_rate × weight_decay is at most 2·(1 + momentum)."
@@ -152,6 +154,8 @@ class HeadTraining:
     @property
     def final_noise(self) -> float:
         """Deviation of what is left of the noise of all steps of DP-SGD in a trained weight."""
+        if self.private is None:
+            return 0.0
         remaining = sum(self.decay ** (2 * step) for step in range(self.steps))
         return self.step_noise * remaining**0.5
 
