@@ -29,6 +29,7 @@ PEOPLE, EACH = 12, 4
 def worlds_of_heads(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.syspath_prepend(BENCHMARKS)
+    monkeypatch.delitem(sys.modules, "head_worlds", raising=False)  # that of tests, put back later
     yield importlib.import_module("head_worlds")
     sys.modules.pop("head_worlds", None)
 

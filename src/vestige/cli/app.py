@@ -10,12 +10,12 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated
 
-import click
 import typer
 
 from vestige import __version__
 from vestige.cli import evidence
 from vestige.cli.annex import annex
+from vestige.cli.nearest import NearestCommand
 from vestige.cli.options import (
     Address,
     EngineChoice,
@@ -39,8 +39,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    # Newer versions of click name the nearest command themselves.
-    suggest_commands=not hasattr(click.exceptions, "NoSuchCommand"),
+    cls=NearestCommand,
 )
 
 
