@@ -155,6 +155,14 @@ def public_number(name: str, text: str) -> str:
     return text if whole else f"{float(text.replace(',', '')):.2g}"
 
 
+def public_digests(digests: Mapping[str, str]) -> dict[str, str]:
+    """The digest of the model; that of few records lets a guess at them be tested."""
+    return {
+        name: digest if name == "model" and is_digest(digest) else WITHHELD
+        for name, digest in digests.items()
+    }
+
+
 def is_path(text: str) -> bool:
     """Whether a text may be the path of a file."""
     return "/" in text or "\\" in text

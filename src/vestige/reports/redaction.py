@@ -26,12 +26,13 @@ settings               a value that is no plain number may be a path, a name or 
 names of user code     a loss, distance, network or threat model that is neither Vestige's nor
                        torch's own may be called like a person
 names of captures      a file or a client may be called like a person
+digests of data and    they let a guess at all of few records be tested; a digest of the model
+prior                  names no record and stays
 =====================  ===========================================================================
 
 What describes the audit stays: its title, the names, summaries and citations of attacks, defences
 and methods, the threat model, limits, bounds, claims, and the versions it ran with. These should
-hold no record. The digests of model, data and prior stay too: they confirm a model or a whole set
-of records to a reader who already holds all of it, and nothing about one record.
+hold no record.
 
 A redacted report keeps its judgement, which was reached from the exact distances, and is not judged
 again. Ranks and times stay, in the order of the trials.
@@ -44,7 +45,7 @@ from typing import TypeVar
 
 from vestige.reports.audit import AttackFindings, AttackRates, AuditFindings, AuditJudgement
 from vestige.reports.comparison import Cell, ComparisonFindings, ComparisonJudgement, DefendedPoint
-from vestige.reports.heads import ClassExhibit, HeadFindings
+from vestige.reports.heads import HeadFindings
 from vestige.reports.inversion import Fit, InversionFindings, InversionJudgement, label_sentence
 from vestige.reports.noise import NoiseFindings, Sight
 from vestige.reports.parts import AttackDescription, ColumnDescription, SpaceDescription
@@ -55,6 +56,7 @@ from vestige.reports.redacted_texts import (
     Redact,
     is_digest,
     is_path,
+    public_digests,
     public_environment,
     public_name,
     public_number,
@@ -66,7 +68,13 @@ from vestige.reports.redacted_texts import (
 from vestige.reports.repeated import RepeatedFindings
 from vestige.reports.report import Findings, J, Judgement
 from vestige.reports.risk import ReleasedRecord, RiskFindings
-from vestige.reports.rounding import coarse, kept_quartiles, rounded_part, with_rounded_means
+from vestige.reports.rounding import (
+    class_without_images,
+    coarse,
+    kept_quartiles,
+    rounded_part,
+    with_rounded_means,
+)
 
 Described = TypeVar("Described", bound=AttackDescription)
 
@@ -178,7 +186,7 @@ def redacted_heads(study: HeadFindings) -> HeadFindings:
         one.model_copy(update={"label": label(one.label), "threshold": coarse(one.threshold)})
         for one in study.rates.classes
     )
-    shown = tuple(_class_exhibit(one, label(one.label)) for one in study.exhibit.classes)
+    shown = tuple(class_without_images(one, label(one.label)) for one in study.exhibit.classes)
     return study.model_copy(
         update={
             **common_redactions(study),
@@ -251,6 +259,7 @@ def common_redactions(findings: Findings) -> dict[str, object]:
         "preflight": redacted_checks(findings.preflight, _attack_names(findings), redact),
         "failure": failure and failure.model_copy(update={"message": redact(failure.message)}),
         "previous": findings.previous if is_digest(findings.previous) else "",
+        "digests": public_digests(findings.digests),
         "redacted": True,
     }
 
@@ -299,32 +308,6 @@ def _released(record: ReleasedRecord) -> ReleasedRecord:
 
 def _fit(fit: Fit) -> Fit:
     return rounded_part(fit, unmeasured=SAID if fit.unmeasured else "")
-
-
-def _class_exhibit(one: ClassExhibit, label: str) -> ClassExhibit:
-    """A class without its images; what was a hit stays one, and what was none does not become one.
-
-    Rounding keeps an order but for ties, and a tie is a hit.
-    """
-    threshold = coarse(one.threshold) or 0.0
-
-    def error_of(value: float | None, *, hit: bool) -> float | None:
-        rounded = coarse(value)
-        if rounded is None or hit or rounded > threshold:
-            return rounded
-        return coarse(threshold * 1.1)
-
-    return one.model_copy(
-        update={
-            "label": label,
-            "threshold": threshold,
-            "error": error_of(one.error, hit=one.hit),
-            "decoy_error": error_of(one.decoy_error, hit=one.false_hit),
-            "secret": None,
-            "reconstruction": None,
-            "decoy": None,
-        }
-    )
 
 
 def _space(space: SpaceDescription) -> SpaceDescription:

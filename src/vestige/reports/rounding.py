@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from vestige.reports import numbers
 from vestige.reports.audit import AttackFindings
 from vestige.reports.comparison_words import error_with_limits
+from vestige.reports.heads import ClassExhibit
 from vestige.reports.noise import Mean
 
 Part = TypeVar("Part", bound=BaseModel)
@@ -84,3 +85,29 @@ def _rounded_share(share: float) -> float:
         if numbers.percent(round(share, digits)) == numbers.percent(share):
             return round(share, digits)
     return share
+
+
+def class_without_images(one: ClassExhibit, label: str) -> ClassExhibit:
+    """A class without its images; what was a hit stays one, and what was none does not become one.
+
+    Rounding keeps an order but for ties, and a tie is a hit.
+    """
+    threshold = coarse(one.threshold) or 0.0
+
+    def error_of(value: float | None, *, hit: bool) -> float | None:
+        rounded = coarse(value)
+        if rounded is None or hit or rounded > threshold:
+            return rounded
+        return coarse(threshold * 1.1)
+
+    return one.model_copy(
+        update={
+            "label": label,
+            "threshold": threshold,
+            "error": error_of(one.error, hit=one.hit),
+            "decoy_error": error_of(one.decoy_error, hit=one.false_hit),
+            "secret": None,
+            "reconstruction": None,
+            "decoy": None,
+        }
+    )

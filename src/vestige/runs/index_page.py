@@ -1,12 +1,14 @@
 """One static page of many runs: redacted, sortable, without a server and without requests.
 
+Sets of records are numbered: equal numbers are equal digests, which the page withholds.
+
 The rows are in the page, newest first; the script sorts, filters, and, where ``vestige view``
 serves the page, asks for the rows again while runs progress.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -43,11 +45,12 @@ class Row:
     count: str
     date: str
     cpu: str
+    data: str
     keys: tuple[str, ...]
 
 
-def row_of(run: RunSummary) -> Row:
-    """A run as the template draws it."""
+def row_of(run: RunSummary, sets: Mapping[str, int]) -> Row:
+    """A run as the template draws it; ``sets`` are the numbers of the digests of data."""
     stamp = STATES.get(run.verdict, STATES[VerdictKind.INVALID.value])
     finished = run.done is None or (run.done == run.planned and run.verdict != UNFINISHED)
     count = "" if run.done is None else f"{run.done:,}"
@@ -61,6 +64,7 @@ def row_of(run: RunSummary) -> Row:
         count,
         "" if not run.date else f"{run.date[:10]} {run.date[11:16]}",
         "" if run.cpu_seconds is None else numbers.seconds(run.cpu_seconds),
+        f"set {sets[run.data]:,}" if run.data else "",
         (
             stamp.word,
             (run.title or run.folder).lower(),
@@ -69,7 +73,7 @@ def row_of(run: RunSummary) -> Row:
             _number(run.guess),
             _number(run.done),
             run.model,
-            run.data,
+            _number(sets.get(run.data)),
             run.date or "9",
             _number(run.cpu_seconds),
         ),
@@ -82,7 +86,10 @@ def _number(value: float | None) -> str:
 
 def render_rows(runs: Sequence[RunSummary]) -> Markup:
     """The rows of the table alone, for a page that is open already."""
-    return templates.fragment("index_rows.html", "rows", [row_of(run) for run in runs], DIGITS)
+    oldest_first = (run.data for run in reversed(runs) if run.data)
+    sets = {digest: number for number, digest in enumerate(dict.fromkeys(oldest_first), 1)}
+    rows = [row_of(run, sets) for run in runs]
+    return templates.fragment("index_rows.html", "rows", rows, DIGITS)
 
 
 def render_index(runs: Sequence[RunSummary], *, live: bool = False) -> str:

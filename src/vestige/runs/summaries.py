@@ -23,7 +23,10 @@ from vestige.reports.files import load_report
 from vestige.reports.heads import HeadReport
 from vestige.reports.inversion import InversionReport
 from vestige.reports.noise import NoiseReport
-from vestige.reports.report import Report
+from vestige.reports.redacted_texts import is_digest
+from vestige.reports.repeated import RepeatedReport, spread
+from vestige.reports.report import Findings, Report
+from vestige.reports.risk import RiskReport
 from vestige.statistics.audit_rates import strongest
 from vestige.studies.run_digests import PAGE, UNIT
 
@@ -43,7 +46,8 @@ class RunSummary:
 
     ``lower`` is the lower limit of the share of secrets that the strongest attack hit, ``guess``
     what guessing reaches; None where a kind has no such rate. ``done`` of ``planned`` are trials,
-    heads, images or units.
+    heads, images or units. ``data`` is a digest of the audited records, for the owner alone: of
+    few records it lets a guess at them be tested.
     """
 
     folder: str
@@ -146,6 +150,53 @@ def _inversion(report: InversionReport) -> Measure:
     return Measure(None, None, release=report.findings.release)
 
 
+@measure_of.register
+def _risk(report: RiskReport) -> Measure:
+    """The most exposed record, where one is; otherwise the average over records at random."""
+    findings, risks = report.findings, report.judgement.attacks
+    done, planned = findings.releases_finished, findings.releases_planned
+    lead = [one for one in risks if one.attack == report.verdict.attack]
+    if not lead:
+        return Measure(done, planned, release=findings.release)
+    risk = lead[0]
+    if risk.highest is None:
+        rate, guess, what = risk.average, risk.average_without, "records at random"
+    else:
+        rate = risk.rates[risk.highest].rate
+        found = findings.records[risk.highest].found[risks.index(risk)]
+        guess = found.control_hits / found.controls if found.controls else None
+        what = "the most exposed record"
+    return Measure(
+        done,
+        planned,
+        None if rate is None else rate.value,
+        None if rate is None else rate.lower,
+        guess,
+        f"{findings.release}: {what}",
+    )
+
+
+@measure_of.register
+def _repeated(report: RepeatedReport) -> Measure:
+    """The attack with the highest median rate; ``lower`` is its lowest limit over all seeds."""
+    findings = report.findings
+    medians = {
+        name: found[1]
+        for name in findings.attacks
+        if (found := spread(findings.rates_of(name))) is not None
+    }
+    best = max(medians, key=lambda name: medians[name], default="")
+    guesses = [rate.value for name in findings.guesses for rate in findings.rates_of(name)]
+    return Measure(
+        sum(run.trials for run in findings.runs),
+        findings.repeats * findings.trials_planned,
+        medians.get(best),
+        min((rate.lower for rate in findings.rates_of(best)), default=None),
+        max(guesses, default=None),
+        findings.release,
+    )
+
+
 def run_folders(folder: str | Path) -> list[str]:
     """Folders of runs below a folder, relative to it, in order; links are not followed."""
     base = Path(folder)
@@ -208,12 +259,18 @@ def _finished(path: Path, name: str, report: Report[Any, Any]) -> RunSummary:
         measure.done,
         measure.planned,
         measure.release,
-        findings.digests.get("model", ""),
-        findings.digests.get("data", ""),
+        _digest(findings, "model"),
+        _digest(findings, "data"),
         findings.times.finished,
         findings.times.cpu_seconds,
         (path / PAGE).is_file(),
     )
+
+
+def _digest(findings: Findings, name: str) -> str:
+    """A digest of the findings; empty where it is withheld or there is none."""
+    held = findings.digests.get(name, "")
+    return held if is_digest(held) else ""
 
 
 def _unfinished(path: Path, name: str) -> RunSummary:
