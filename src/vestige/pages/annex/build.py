@@ -15,8 +15,8 @@ from typing import Any
 from vestige.content import document_digest
 from vestige.errors import BadInput, brief
 from vestige.mechanisms import Neighbouring
+from vestige.pages.annex import several_releases  # noqa: F401 (registers its kinds)
 from vestige.pages.annex.facts import Facts, facts_of, is_invalid
-from vestige.pages.annex.pending import shown_epsilon
 from vestige.reports import numbers
 from vestige.reports.annex import (
     TITLES,
@@ -26,11 +26,14 @@ from vestige.reports.annex import (
     CoverageState,
     Fact,
 )
+from vestige.reports.audit import AuditReport
 from vestige.reports.parts import CheckOutcome, VerdictKind
 from vestige.reports.redacted_texts import is_digest
 from vestige.reports.report import Report
+from vestige.reports.shown import shown_sentence
 
 NOT_DECLARED = "not declared"
+NOT_SHOWN = "not computed in this report"
 OTHERS = ("Attribute inference", "Exfiltration", "Regurgitation", "Model inversion")
 LIMITS = (
     (
@@ -218,7 +221,12 @@ def _theory(report: Report[Any, Any], facts: Facts) -> Iterator[tuple[str, str]]
         if relations
         else f"one record, {report.findings.space.noun}; no guarantee is stated for it",
     )
-    yield "ε shown by the trials", shown_epsilon(report)
+    yield "ε shown by the trials", _shown(report)
+
+
+def _shown(report: Report[Any, Any]) -> str:
+    shown = report.judgement.shown if isinstance(report, AuditReport) else None
+    return NOT_SHOWN if shown is None else shown_sentence(shown)
 
 
 def _cost(report: Report[Any, Any], facts: Facts) -> Iterator[tuple[str, str]]:

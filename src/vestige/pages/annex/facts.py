@@ -11,22 +11,24 @@ from dataclasses import dataclass
 from functools import singledispatch
 from typing import Any
 
-from vestige.pages.annex.pending import exposed_records
 from vestige.pages.heads.tables import written_point
 from vestige.reports import numbers
-from vestige.reports.audit import AuditFindings, AuditReport
+from vestige.reports.audit import AuditReport
 from vestige.reports.comparison import Cell, ComparisonFindings, ComparisonReport, DefendedPoint
 from vestige.reports.heads import HeadReport
 from vestige.reports.inversion import InversionReport
 from vestige.reports.noise import NoiseReport
 from vestige.reports.parts import Rate, ThreatDescription, VerdictKind
-from vestige.reports.repeated import RepeatedReport, spread
 from vestige.reports.report import Report
 from vestige.statistics.audit_rates import strongest
 from vestige.statistics.resemblance import hidden_strengths
 
 NO_FIGURE = "No figure can be cited: a check failed or the run was stopped."
 NO_BOUND = "No bound is known for this release: whatever lies above the measured rate is open."
+ONE_TRIAL_EACH = (
+    "Not computed: every secret was attacked in one trial, and unusual records can be more exposed "
+    "than the rate says. A study of single records (RecordRisk) measures it."
+)
 TRAINING, DEPLOYMENT = "training stage", "deployment stage"
 Pair = tuple[str, str]
 
@@ -99,10 +101,10 @@ def audit_facts(report: AuditReport) -> Facts:
         trials=found.trials_finished,
         planned=found.trials_planned,
         threats=(("", found.threat),),
-        stage=_stage(found),
+        stage=stage_of(found.release),
         attacks=attacks,
         average=NO_FIGURE if is_invalid(report) else _audit_rate(report),
-        maximum=NO_FIGURE if is_invalid(report) else _audit_maximum(report),
+        maximum=NO_FIGURE if is_invalid(report) else ONE_TRIAL_EACH,
         sure=f"{numbers.share(found.confidence)} confidence, jointly over "
         f"{numbers.plural(len(attacks), 'attack')}; "
         f"{numbers.plural(found.trials_finished, 'trial')}, each with another secret",
@@ -121,8 +123,9 @@ def audit_facts(report: AuditReport) -> Facts:
     )
 
 
-def _stage(found: AuditFindings) -> str:
-    return DEPLOYMENT if "model" in found.release or "head" in found.release else TRAINING
+def stage_of(release: str) -> str:
+    """The stage at which a release, in its words, leaves its owner."""
+    return DEPLOYMENT if "model" in release or "head" in release else TRAINING
 
 
 def _audit_rate(report: AuditReport) -> str:
@@ -136,16 +139,6 @@ def _audit_rate(report: AuditReport) -> str:
         f"{some[:1].upper()}{some[1:]} came back by {best.name}: at least "
         f"{numbers.at_least(rate.lower)}, at most {numbers.at_most(rate.upper)}; by chance "
         f"{numbers.share(found.false_positive_rate)}."
-    )
-
-
-def _audit_maximum(report: AuditReport) -> str:
-    told = exposed_records(report)
-    if told:
-        return told
-    return (
-        "Which records are most exposed was not computed; every secret was attacked in one trial, "
-        "and unusual records can be more exposed than the rate says."
     )
 
 
@@ -200,7 +193,7 @@ def head_facts(report: HeadReport) -> Facts:
         if is_invalid(report)
         else f"{numbers.percent(best.operating_point.true_positive_rate)} of the training images "
         f"came back{least}; by chance {chance}.",
-        maximum=NO_FIGURE if is_invalid(report) else exposed_records(report) or top,
+        maximum=NO_FIGURE if is_invalid(report) else top,
         sure=f"{numbers.level(rates.confidence)} confidence over {numbers.count(rates.heads)} "
         "heads that share no image",
         theory=NO_BOUND
@@ -247,8 +240,7 @@ def noise_facts(report: NoiseReport) -> Facts:
         f"came out nearest to their own secret: at least {numbers.at_least(best.lower)}. {where}",
         maximum=NO_FIGURE
         if is_invalid(report)
-        else exposed_records(report)
-        or "Not computed image by image; the least noise is the worst setting.",
+        else "Not computed image by image; the least noise is the worst setting.",
         sure=f"{numbers.share(found.confidence)} confidence, {numbers.count(found.images)} images "
         "at every strength",
         theory=f"With the most noise no attack on one release names more than "
@@ -260,43 +252,6 @@ def noise_facts(report: NoiseReport) -> Facts:
         f"{numbers.count(found.candidates)} candidates gives "
         f"{numbers.percent(1 / found.candidates)}.",
         quantity=(("Strengths of noise", numbers.count(len(points))),),
-    )
-
-
-@annex_facts.register
-def repeated_facts(report: RepeatedReport) -> Facts:
-    """The same audit with several seeds: how far its rates vary."""
-    found = report.findings
-    spreads = {name: spread(found.rates_of(name)) for name in found.attacks}
-    said = "; ".join(
-        f"{name} {numbers.percent(one[0])} to {numbers.percent(one[2])}, median "
-        f"{numbers.percent(one[1])}"
-        for name, one in spreads.items()
-        if one is not None
-    )
-    chance = numbers.share(found.false_positive_rate)
-    return Facts(
-        subject=f"{numbers.defended(found.release, found.defense)}, audited with "
-        f"{numbers.plural(found.repeats, 'seed')}",
-        trials=sum(run.trials for run in found.runs),
-        planned=found.repeats * found.trials_planned,
-        threats=(("", found.threat),),
-        stage=TRAINING,
-        attacks=found.attacks,
-        average=NO_FIGURE if is_invalid(report) else f"Over seeds: {said}; by chance {chance}.",
-        maximum=NO_FIGURE
-        if is_invalid(report)
-        else exposed_records(report)
-        or "Which records are most exposed was not computed; look at one of the audits.",
-        sure=f"{numbers.share(found.confidence)} confidence, jointly over attacks and "
-        f"{numbers.plural(found.repeats, 'repetition')}",
-        theory=NO_BOUND,
-        guess=f"Guesses with the same hints were compared with the same records; chance gives "
-        f"{chance}.",
-        quantity=(
-            ("Repetitions", numbers.count(found.repeats)),
-            ("Decoys", f"{numbers.count(found.decoys)} in each trial, of the secret's class"),
-        ),
     )
 
 
@@ -319,7 +274,7 @@ def comparison_facts(report: ComparisonReport) -> Facts:
         average=NO_FIGURE if is_invalid(report) else _hits(found, bare, "without a defence"),
         maximum=NO_FIGURE
         if is_invalid(report)
-        else exposed_records(report) or _hits(found, [most] if most else [], "the largest rate"),
+        else _hits(found, [most] if most else [], "the largest rate"),
         sure=f"{numbers.share(found.confidence)} confidence, jointly over the attacks of a "
         f"setting; {numbers.plural(found.trials, 'trial')} of each setting",
         theory=f"A guarantee holds under {numbers.count(len(guaranteed))} of "

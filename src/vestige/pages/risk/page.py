@@ -74,6 +74,7 @@ def render_risk(report: RiskReport, *, redact: bool = False) -> str:
         environment=surroundings(found.environment, found.times.cpu_seconds, "vestige report RUN"),
         attacks=attack_settings(found.attacks),
         source="a study",
+        report=report,
         styles=(text("trials.css"), Scale.of(found.space.shape).css() + "\n") if images else (),
     )
 
