@@ -12,14 +12,23 @@ import torch
 from captured_worlds import captured, one_by_one
 from head_worlds import LeastSquares, digits, victim
 from priors.gaussian import GaussianPrior
-from vestige import CapturedAudit, Comparison, HeadStudy, Inversion, NoiseStudy, Prior, run
+from vestige import (
+    CapturedAudit,
+    Comparison,
+    HeadStudy,
+    Inversion,
+    NoiseStudy,
+    Prior,
+    RecordRisk,
+    run,
+)
 from vestige.attacks import InvertingGradients
 from vestige.defenses import GradientPruning
 from vestige.interfaces import Run
 from vestige.pages.saving import save_page
 from vestige.records import ImageSpace, Records
 from vestige.streams import stream
-from vestige.studies import ComparedServer, UtilityTraining
+from vestige.studies import ComparedServer, Repeated, UtilityTraining
 from vestige.threats import HonestServer
 from vestige.victims import SharedGradient
 from worlds import LabelOnly, draws, linear_network, small_audit
@@ -76,6 +85,15 @@ def inversion():
     return Inversion(seen, public, [InvertingGradients(iterations=5)], samples=2, rehearsals=1)
 
 
+def record_risk():
+    """Few releases of few records, each with other companions."""
+    return RecordRisk(audit(batch_size=2), records=2, outliers=1, repeats=2)
+
+
+def repeated_audit():
+    return Repeated(audit(2, title="Small audit"), repeats=2, release_context="partners")
+
+
 STUDIES: dict[str, Callable[[], Any]] = {
     "audit": audit,
     "captured audit": captured_audit,
@@ -83,11 +101,19 @@ STUDIES: dict[str, Callable[[], Any]] = {
     "noise study": noise_study,
     "comparison": comparison,
     "inversion": inversion,
+    "record risk": record_risk,
+    "repeated audit": repeated_audit,
+    "extended audit": audit,
 }
 """A study of each kind, by its kind."""
+
+EARLIER: dict[str, int] = {"extended audit": 2}
+"""Sizes with which a run folder was planned before the study was run in it."""
 
 
 def run_folder(kind: str, folder: Path, *, redact: bool = False) -> Path:
     """Run a study of a kind in a folder and write its page, as the command line does."""
+    if kind in EARLIER:
+        run(STUDIES[kind]().resized(EARLIER[kind]), directory=folder)
     save_page(run(STUDIES[kind](), directory=folder), folder / "page.html", redact=redact)
     return folder

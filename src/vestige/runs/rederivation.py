@@ -7,8 +7,9 @@ study computes from the units *and* the data, such as the rates of heads, needs 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import singledispatch
 from typing import Any
 
@@ -18,7 +19,11 @@ from vestige.reports.heads import HeadFindings
 from vestige.reports.inversion import InversionFindings
 from vestige.reports.noise import NoiseFindings, NoisePoint
 from vestige.reports.numbers import plural
+from vestige.reports.parts import Rate
+from vestige.reports.repeated import RepeatedFindings
 from vestige.reports.report import Findings
+from vestige.reports.risk import RiskFindings
+from vestige.statistics.rates import allowed_rank, matched_rate
 from vestige.studies.unit_files import UnitResult, parsed_unit
 
 NEEDS_PLAN = "that needs the study itself, give its file as --plan FILE.py"
@@ -152,13 +157,109 @@ def _heads(findings: HeadFindings, units: Sequence[UnitResult]) -> Comparison:
     )
 
 
+@compare_with_units.register
+def _risk(findings: RiskFindings, units: Sequence[UnitResult]) -> Comparison:
+    from vestige.studies.audit.exhibits import picture
+    from vestige.studies.risk.releases import UnitFacts, hits_of_record
+
+    if findings.releases_finished != len(units):
+        count = plural(findings.releases_finished, "finished release")
+        return Comparison(
+            differences=[f"report.json counts {count}, and the folder holds {len(units):,}."]
+        )
+    facts = [parsed_unit(one, UnitFacts) for one in units]
+    for one, fact in zip(units, facts):
+        if divmod(one.number, findings.repeats) != (fact.record, fact.repeat):
+            return Comparison(differences=[f"Unit {one.number} is not the release it says it is."])
+    allowed = allowed_rank(findings.false_positive_rate, findings.decoys)
+    tensors = {one.number: one.tensors for one in units}
+    apart: list[str] = []
+    for number, record in enumerate(findings.records):
+        drawn = tensors.get(number * findings.repeats, {})
+        for place, attack in enumerate(findings.attacks):
+            if record.found[place] != hits_of_record(facts, number, attack.name, allowed):
+                apart.append(f"hits of record {record.name} by {attack.name}")
+            key = f"matched/{attack.name}"
+            if record.reconstructions[place] != (picture(drawn[key]) if key in drawn else None):
+                apart.append(f"what {attack.name} drew of record {record.name}")
+    if apart:
+        more = f" and {len(apart) - 1:,} more" if len(apart) > 1 else ""
+        return Comparison(differences=[f"report.json and the units differ: {apart[0]}{more}."])
+    return Comparison(
+        confirmed=[
+            f"Hits of {plural(len(findings.records), 'record')} in "
+            f"{plural(len(units), 'release')}, controls and pictures are those of the units."
+        ],
+        open=[f"Which records these are, and settings, were not computed again: {NEEDS_PLAN}."],
+    )
+
+
+@compare_with_units.register
+def _repeated(findings: RepeatedFindings, units: Sequence[UnitResult]) -> Comparison:
+    from vestige.studies.audit.trial_files import trial_of
+
+    trials, doubt = findings.trials_planned, (1 - findings.confidence) / findings.repeats
+    held: dict[int, list[Any]] = {place: [] for place in range(len(findings.runs))}
+    for one in units:
+        place, number = divmod(one.number, trials)
+        held[place].append(trial_of(replace(one, number=number)))
+    allowed = allowed_rank(findings.false_positive_rate, findings.decoys)
+    names = (*findings.attacks, *findings.guesses)
+    for place, run in enumerate(findings.runs):
+        rates = {}
+        for name in names if held[place] else ():
+            outcomes = [one.outcomes[name] for one in held[place]]
+            each = doubt / max(1, len(findings.attacks)) / (1 + len(outcomes[0].further))
+            rates[name] = matched_rate([one.rank for one in outcomes], allowed, 1 - each)
+        if run.trials != len(held[place]) or not _equal_rates(run.rates, rates):
+            return Comparison(
+                differences=[f"report.json and the units differ about repetition {place + 1:,}."]
+            )
+    return Comparison(
+        confirmed=[
+            f"Rates of attacks and guesses in {plural(len(findings.runs), 'repetition')} are "
+            "those of the units."
+        ],
+        open=[f"Verdicts of single seeds and settings were not computed again: {NEEDS_PLAN}."],
+    )
+
+
+def _equal_rates(held: Mapping[str, Rate], again: Mapping[str, Rate]) -> bool:
+    """Whether rates are equal; a confidence that is put together otherwise is rounded otherwise."""
+    return set(held) == set(again) and all(
+        (one.hits, one.trials) == (again[name].hits, again[name].trials)
+        and math.isclose(one.lower, again[name].lower, rel_tol=1e-9, abs_tol=1e-12)
+        and math.isclose(one.upper, again[name].upper, rel_tol=1e-9, abs_tol=1e-12)
+        for name, one in held.items()
+    )
+
+
+def _planned(study: Any, manifest: dict[str, Any], findings: Findings) -> Any:
+    """The study as it was run: with the size of its folder, and repeated if that was asked for.
+
+    ``vestige run FILE.py`` takes both as options, so a file holds the study without them.
+    """
+    from vestige.studies.audit.plan import Audit
+    from vestige.studies.repeated.plan import Repeated
+    from vestige.studies.study import Extendable
+
+    if isinstance(findings, RepeatedFindings) and isinstance(study, Audit):
+        return Repeated(study.resized(findings.trials_planned), findings.repeats)
+    size = manifest.get("size")
+    if isinstance(study, Extendable) and isinstance(size, int) and size > 0 and size != study.size:
+        return study.resized(size)
+    return study
+
+
 def from_plan(
     study: Any, manifest: dict[str, Any], units: Sequence[UnitResult], findings: Findings
 ) -> Comparison:
     """Compute all findings again from the units and the study, and compare every field."""
     from vestige.studies.content_digests import content_digests
+    from vestige.studies.declared import declarations
     from vestige.studies.study import Header
 
+    study = _planned(study, manifest, findings)
     if (study.kind, study.identity()) != (manifest.get("kind"), manifest.get("identity")):
         return Comparison(differences=["The plan defines another study than that of the run."])
     if findings.failure is not None or findings.seed is None:
@@ -169,10 +270,10 @@ def from_plan(
         earlier = tuple(manifest.get("earlier_sizes", ()))
         checks = study.preflight(findings.seed)
         header = Header(findings.seed, checks, None, findings.times, earlier)
-        again = study.findings(units, header)
+        declared = {**declarations(study), "digests": content_digests(study)}
+        again = study.findings(units, header).model_copy(update=declared)
     except VestigeError as error:
         return Comparison(differences=[f"The findings cannot be computed again: {error}"])
-    again = again.model_copy(update={"digests": content_digests(study)})
     apart = [
         name
         for name in type(findings).model_fields

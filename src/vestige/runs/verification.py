@@ -13,9 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from vestige import __version__
+from vestige.content import document_bytes
 from vestige.errors import NotFound, VestigeError, first_line
 from vestige.files import read_document
 from vestige.pages import render
+from vestige.pages.annex.build import annex_of
+from vestige.pages.annex.markdown import annex_markdown
 from vestige.pages.saving import REDACTED_MARK
 from vestige.printable import clean_text
 from vestige.reports.files import load_report
@@ -36,7 +39,10 @@ from vestige.studies.run_digests import (
 from vestige.studies.store import RunFolder
 from vestige.studies.unit_files import UnitResult
 
-_KNOWN = {*DOCUMENTS, DIGESTS, SIGNATURE, PAGE, "lock", "units"}
+ANNEX = {"annex.md": lambda annex: annex_markdown(annex).encode(), "annex.json": document_bytes}
+"""The files that ``vestige annex RUN`` writes, each as a function of the annex."""
+
+_KNOWN = {*DOCUMENTS, DIGESTS, SIGNATURE, PAGE, *ANNEX, "lock", "units"}
 MOST_PAGE_BYTES = 2**26
 """Largest page that is compared; pages have a few hundred kilobytes."""
 
@@ -87,6 +93,7 @@ def verify(folder: str | Path, *, plan: Any = None) -> Verification:
         else:
             said.add(from_plan(plan, manifest, units, report.findings))
     _check_page(path, report, said)
+    _check_annex(path, report, said)
     return said
 
 
@@ -211,6 +218,28 @@ def _check_page(path: Path, report: Report[Any, Any], said: Verification) -> Non
         said.differences.append(f"{PAGE} is not what report.json gives{kind}{_version(report)}.")
         return
     said.confirmed.append(f"{PAGE} is what report.json gives{kind}, byte for byte.")
+
+
+def _check_annex(path: Path, report: Report[Any, Any], said: Verification) -> None:
+    """The annex, if one was written: it may be redacted, and the report need not be."""
+    for name, written in ANNEX.items():
+        if not os.path.lexists(path / name):
+            continue
+        try:
+            held = read_document(path / name, MOST_PAGE_BYTES)
+            forms = [written(annex_of(report))]
+            if held not in forms and not report.findings.redacted:
+                forms.append(written(annex_of(report.without_secrets())))
+        except Exception as error:  # see _check_judgement
+            said.differences.append(f"{name} cannot be compared ({first_line(error)}).")
+            continue
+        if held in forms:
+            said.confirmed.append(f"{name} is what report.json gives, byte for byte.")
+        else:
+            said.differences.append(
+                f"{name} is not what report.json gives{_version(report)}; vestige annex writes it "
+                "again."
+            )
 
 
 def _version(report: Report[Any, Any]) -> str:

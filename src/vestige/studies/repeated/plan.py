@@ -51,8 +51,9 @@ class Repeated(Declared):
         return replace(self.audit, confidence=1 - (1 - self.audit.confidence) / self.repeats)
 
     def identity(self) -> str:
-        """Digest of the audit and of how often it is repeated."""
-        return combined_digest(self.kind, str(self.repeats), self.audit.identity())
+        """Digest of the audit, its number of trials and how often it is repeated."""
+        sizes = f"{self.repeats} × {self.audit.trials}"
+        return combined_digest(self.kind, sizes, self.audit.identity())
 
     def code(self) -> dict[str, str]:
         """Digests of the attacks' code, by attack."""

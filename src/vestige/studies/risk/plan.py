@@ -16,13 +16,14 @@ from vestige.distances import distance_label
 from vestige.errors import BadInput, brief
 from vestige.interfaces import Attack, is_guess
 from vestige.reports.parts import AttackDescription, Check
-from vestige.reports.risk import RecordHits, ReleasedRecord, RiskFindings
+from vestige.reports.risk import ReleasedRecord, RiskFindings
 from vestige.statistics.rates import allowed_rank
 from vestige.statistics.record_risk import with_and_without
 from vestige.streams import stream
 from vestige.studies.audit.exhibits import picture
 from vestige.studies.audit.plan import Audit, release_words
 from vestige.studies.audit.trials import prepare_attacks
+from vestige.studies.declared import Declared
 from vestige.studies.defense_words import defense_words
 from vestige.studies.report_parts import (
     attack_facts,
@@ -40,6 +41,7 @@ from vestige.studies.risk.releases import (
     audited_once,
     choose,
     draw_batch,
+    hits_of_record,
     releases_differ,
 )
 from vestige.studies.study import Header
@@ -50,7 +52,7 @@ DIGITS = 8
 
 
 @dataclass(frozen=True)
-class RecordRisk:
+class RecordRisk(Declared):
     """Average and maximum risk: the same records in many releases, each with fresh randomness.
 
     ``audit`` says what is released, to whom, and which attacks run; its trials are not used, and of
@@ -282,32 +284,16 @@ class RecordRisk:
     ) -> ReleasedRecord:
         pool, place = self.audit.secrets, choice.places[number]
         drawn = {} if first is None else first.tensors
+        allowed = allowed_rank(self.audit.false_positive_rate, self.audit.decoy_count)
         return ReleasedRecord(
             name=name,
             label=pool.space.class_names[int(pool.y[place])],
             group=cast("Literal['random', 'outlier']", choice.group(number)),
             neighbor_distance=finite(choice.neighbors[number]),
-            found=tuple(self._hits(number, attack, facts) for attack in self.attacks),
+            found=tuple(hits_of_record(facts, number, one, allowed) for one in self.attacks),
             secret=picture(pool.x[place]),
             reconstructions=tuple(
                 picture(drawn[key]) if (key := f"matched/{attack}") in drawn else None
                 for attack in self.attacks
             ),
-        )
-
-    def _hits(self, number: int, attack: str, facts: Sequence[UnitFacts]) -> RecordHits:
-        allowed = allowed_rank(self.audit.false_positive_rate, self.audit.decoy_count)
-        own = [one.ranks[attack] for one in facts if one.record == number]
-        without = [
-            rank
-            for one in facts
-            for control in one.controls[attack]
-            for seen, rank in control
-            if seen == number
-        ]
-        return RecordHits(
-            hits=sum(rank <= allowed for rank in own),
-            releases=len(own),
-            control_hits=sum(rank <= allowed for rank in without),
-            controls=len(without),
         )

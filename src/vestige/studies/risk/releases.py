@@ -19,6 +19,7 @@ from vestige import progress
 from vestige.errors import BadInput
 from vestige.interfaces import Reconstruction, Reconstructor
 from vestige.reports.document import Document
+from vestige.reports.risk import RecordHits
 from vestige.simulation.head import HeadSimulator
 from vestige.simulation.training_sets import ClassCounts
 from vestige.streams import stream
@@ -80,6 +81,26 @@ class UnitFacts(Document):
     repeat: int
     ranks: dict[str, int]
     controls: dict[str, tuple[tuple[tuple[int, int], ...], ...]]
+
+
+def hits_of_record(
+    facts: Sequence[UnitFacts], number: int, attack: str, allowed: int
+) -> RecordHits:
+    """Hits of a chosen record by an attack: ranks of at most ``allowed``, with it and without."""
+    own = [one.ranks[attack] for one in facts if one.record == number]
+    without = [
+        rank
+        for one in facts
+        for control in one.controls[attack]
+        for seen, rank in control
+        if seen == number
+    ]
+    return RecordHits(
+        hits=sum(rank <= allowed for rank in own),
+        releases=len(own),
+        control_hits=sum(rank <= allowed for rank in without),
+        controls=len(without),
+    )
 
 
 def choose(audit: Audit, count: int, outliers: int, seed: int) -> Choice:
