@@ -17,6 +17,8 @@ from vestige.runs.summaries import RunSummary
 
 from .comparison_worlds import COMPARISONS
 from .noise_studies import NOISE_STUDIES
+from .repeated_studies import REPEATED
+from .risk_studies import RISKS
 from .states import STATES
 from .studies import STUDIES
 
@@ -50,6 +52,7 @@ PAGES: dict[str, Callable[[], str]] = {
     **{name: drawn(build) for name, build in STUDIES.items()},
     **{name: drawn(build) for name, build in NOISE_STUDIES.items()},
     **{name: drawn(build) for name, build in COMPARISONS.items()},
+    **{name: drawn(build) for name, build in (RISKS | REPEATED).items()},
     "bounds": drawn(lambda: state(DPSGD(1.0, 0.01, 100))),
     "index": listed,
 }

@@ -12,24 +12,32 @@ import pytest
 from pydantic import Field
 from typer.testing import CliRunner
 
+from vestige.bounds.shown import shown_by_audit
 from vestige.cli.app import app
 from vestige.content import document_bytes, document_digest
 from vestige.errors import BadInput
 from vestige.pages import render
 from vestige.pages.annex.build import annex_of, core_time
 from vestige.pages.annex.markdown import annex_markdown, escaped
+from vestige.reports import numbers
 from vestige.reports.annex import TITLES, Annex, CoverageState
 from vestige.reports.parts import SpaceDescription, Times, Verdict, VerdictKind
 from vestige.reports.report import Findings, Judgement, Report
+from vestige.reports.shown import shown_sentence
 
 from .audits import changed
 from .comparison_worlds import COMPARISONS
 from .noise_studies import NOISE_STUDIES
+from .repeated_studies import REPEATED
+from .risk_studies import RISKS
 from .states import STATES
 from .studies import STUDIES
 from .test_render import Reader
 
-REPORTS = {**STATES, **STUDIES, **NOISE_STUDIES, **COMPARISONS}
+REPORTS = {**STATES, **STUDIES, **NOISE_STUDIES, **COMPARISONS, **RISKS, **REPEATED}
+KINDS = ["demonstrated", "captured", "heads", "noise", "comparison", "risk", "repeated"]
+"""One report of each kind."""
+
 SPACE = SpaceDescription(kind="image", shape=(1, 2, 2), noun="image", class_names=("a",))
 
 
@@ -82,7 +90,7 @@ def test_every_kind_has_ten_points_and_seven_answers(name: str) -> None:
     assert not re.search(r"\bsafe\b|\bsecure\b|\bno risk\b|\bproves\b|\bup to\b", words)
 
 
-@pytest.mark.parametrize("name", ["demonstrated", "captured", "heads", "noise", "comparison"])
+@pytest.mark.parametrize("name", KINDS)
 def test_the_page_holds_the_annex_and_the_written_forms_agree(name: str) -> None:
     report = REPORTS[name]()
     annex, reader = annex_of(report), Reader(render(report))
@@ -136,7 +144,7 @@ def test_the_release_context_and_the_audit_before_are_as_declared() -> None:
     assert declared.without_secrets().findings.previous == "ab" * 32
 
 
-@pytest.mark.parametrize("name", ["demonstrated", "captured", "heads", "noise", "comparison"])
+@pytest.mark.parametrize("name", KINDS)
 def test_a_redacted_annex_holds_neither_pictures_nor_seed(name: str) -> None:
     report = REPORTS[name]()
     annex = annex_of(report.without_secrets())
@@ -147,7 +155,7 @@ def test_a_redacted_annex_holds_neither_pictures_nor_seed(name: str) -> None:
         (one.name, one.text) for point in annex.points for one in point.facts
     ]
     pixels = re.findall(r'"pixels":"([^"]{24,})"', report.model_dump_json())
-    assert pixels
+    assert pixels or name == "repeated"
     assert not any(one[:24] in written for one in pixels)
     assert "of the redacted report" in texts(annex)
 
@@ -164,6 +172,71 @@ def test_a_report_of_another_package_has_an_annex_with_its_digests() -> None:
     redacted = texts(annex_of(report.without_secrets()))
     assert "1" * 64 in redacted, "a model's digest names no record"
     assert "2" * 64 not in redacted, "a digest of few records lets a guess at them be tested"
+
+
+def test_the_maximum_risk_is_that_of_the_most_exposed_records() -> None:
+    report = RISKS["risk"]()
+    first = report.judgement.attacks[0]
+    names = [one.name for one in report.findings.records]
+    exposed = sorted(
+        (one.rate.lower, name) for one, name in zip(first.rates, names) if one.exposed
+    )[::-1]
+    assert len(exposed) == 3
+    for shown in (report, report.without_secrets()):
+        annex = annex_of(shown)
+        average, maximum = (one.text for one in annex.points[5].facts)
+        assert [maximum.index(name) for _, name in exposed] == sorted(
+            maximum.index(name) for _, name in exposed
+        )
+        assert sum(name in maximum for name in names) == 3
+        for one in first.rates:
+            assert (numbers.rate_with_limits(one.rate) in maximum) == one.exposed
+        assert numbers.rate_with_limits(first.average) in average
+        assert annex.answers[3].text == maximum
+    maximum = annex_of(RISKS["risk_not_shown"]()).points[5].facts[1].text
+    assert maximum.startswith("No single record was shown")
+
+
+def test_the_spread_over_seeds_is_the_average_of_a_repeated_audit() -> None:
+    average = annex_of(REPEATED["repeated"]()).points[5].facts[0].text
+    # 17, 21 and 25 of 40; 2, 3 and 4 of 40.
+    assert "First 42% to 62%, median 52%" in average.replace("\xa0", " ")
+    assert annex_of(REPEATED["repeated"]()).coverage[-1].trials == 120
+
+
+@pytest.mark.parametrize("name", ["demonstrated", "not_demonstrated", "one_trial", "claim_refuted"])
+def test_the_epsilon_shown_is_said_as_the_report_says_it(name: str) -> None:
+    report = STATES[name]()
+    said = {one.name: one.text for one in annex_of(report).points[4].facts}
+    shown = shown_by_audit(report.findings)
+    whole = changed(report, shown=shown)
+    assert said["ε shown by the trials"] == "not computed in this report"
+    said = {one.name: one.text for one in annex_of(whole).points[4].facts}
+    assert said["ε shown by the trials"] == shown_sentence(shown)
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("redact", [False, True])
+def test_digests_are_on_the_page_but_for_those_of_records_on_a_redacted_one(
+    name: str, redact: bool
+) -> None:
+    report = changed(REPORTS[name](), digests={"model": "a1" * 32, "data": "b2" * 32})
+    page = render(report, redact=redact)
+    assert "a1" * 32 in page
+    assert ("b2" * 32 in page) is not redact
+    shown = report.without_secrets() if redact else report
+    assert json.loads(document_bytes(shown))["digest"] in page
+    assert shown.findings.digests == {
+        "model": "a1" * 32,
+        "data": "withheld" if redact else "b2" * 32,
+    }
+
+
+@pytest.mark.parametrize("name", ["risk_invalid", "repeated_invalid"])
+def test_an_invalid_study_of_several_releases_shows_no_figures(name: str) -> None:
+    page = render(REPORTS[name]())
+    assert '<table class="rates"' not in page
+    assert '<table class="rates"' in render(REPORTS[name.removesuffix("_invalid")]())
 
 
 @pytest.mark.parametrize(
@@ -206,7 +279,7 @@ def test_only_a_report_has_an_annex() -> None:
     assert "vestige.pages.annex.build" in sys.modules
 
 
-@pytest.mark.parametrize("name", ["demonstrated", "captured", "heads", "noise", "comparison"])
+@pytest.mark.parametrize("name", KINDS)
 def test_the_command_writes_markdown_and_json_for_their_owner(name: str, tmp_path: Path) -> None:
     report = REPORTS[name]()
     (tmp_path / "report.json").write_bytes(document_bytes(report))

@@ -25,6 +25,8 @@ from worlds import private_audit, private_training
 from .comparison_worlds import COMPARISONS, SIDE
 from .hostile import lengthened
 from .noise_studies import NOISE_STUDIES, STRENGTHS
+from .repeated_studies import REPEATED
+from .risk_studies import RISKS
 from .states import STATES
 from .studies import STUDIES
 
@@ -85,6 +87,10 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / f"{name}.html").write_text(render_noise(build()), encoding="utf-8")
     for name, build in COMPARISONS.items():
         (folder / f"{name}.html").write_text(render_comparison(build()), encoding="utf-8")
+    for name, build in (RISKS | REPEATED).items():
+        (folder / f"{name}.html").write_text(render(build()), encoding="utf-8")
+        redacted = render(build(), redact=True)
+        (folder / f"{name}-redacted.html").write_text(redacted, encoding="utf-8")
     return folder
 
 
@@ -125,6 +131,7 @@ def opened(browser: playwright.Browser, pages: Path) -> Iterator[Opened]:
     [
         *(*STATES, "demonstrated-redacted", "features-redacted"),
         *(*STUDIES, *NOISE_STUDIES, *COMPARISONS),
+        *(*RISKS, *REPEATED, "risk-redacted", "repeated-redacted"),
     ],
 )
 def test_no_state_scrolls_sideways_or_complains(opened: Opened, name: str) -> None:
@@ -141,6 +148,8 @@ LONG_WORDS = {
     "heads": (STUDIES["heads"], render_heads),
     "noise": (NOISE_STUDIES["noise"], render_noise),
     "comparison": (COMPARISONS["comparison"], render_comparison),
+    "risk": (RISKS["risk"], render),
+    "repeated": (REPEATED["repeated"], render),
     "bounds": (lambda: state(DPSGD(1.0, 0.01, 100)), render_bounds),
 }
 
@@ -438,7 +447,11 @@ def test_words_of_the_plane_do_not_touch_each_other_on_screen(opened: Opened) ->
 
 
 @pytest.mark.parametrize(
-    "name", [*STATES, "demonstrated-redacted", *STUDIES, *NOISE_STUDIES, *COMPARISONS]
+    "name",
+    [
+        *(*STATES, "demonstrated-redacted", *STUDIES, *NOISE_STUDIES, *COMPARISONS),
+        *(*RISKS, *REPEATED, "risk-redacted", "repeated-redacted"),
+    ],
 )
 def test_seven_questions_are_answered_on_the_first_two_screens(opened: Opened, name: str) -> None:
     page = opened(name)

@@ -20,6 +20,8 @@ from vestige.pages.templates import fragment
 
 from .comparison_worlds import comparison
 from .noise_studies import noise
+from .repeated_studies import REPEATED
+from .risk_studies import RISKS
 from .states import STATES
 from .studies import heads
 from .test_render import Reader
@@ -31,6 +33,8 @@ DOCUMENTS = {
     "heads": heads,
     "noise": noise,
     "comparison": comparison,
+    **RISKS,
+    **REPEATED,
     "bounds": lambda: state(DPSGD(1.0, 0.01, 100)),
 }
 

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from pages.comparison_worlds import comparison
 from pages.noise_studies import noise
+from pages.repeated_studies import repeated
+from pages.risk_studies import risk
 from pages.states import STATES
 from pages.studies import heads
 from vestige.cli.app import main
@@ -66,7 +68,7 @@ def test_outcomes_and_rates_of_an_audit():
 
 
 @pytest.mark.parametrize(
-    "build", [noise, heads, comparison, STATES["captured"], STATES["features"]]
+    "build", [noise, heads, comparison, STATES["captured"], STATES["features"], risk, repeated]
 )
 def test_every_kind_has_tables_and_no_pictures(build):
     report = build()

@@ -15,6 +15,8 @@ import vestige
 from pages.comparison_worlds import comparison
 from pages.hostile import lengthened
 from pages.noise_studies import noise
+from pages.repeated_studies import REPEATED, repeated
+from pages.risk_studies import RISKS, risk
 from pages.states import STATES
 from pages.studies import heads
 from run_worlds import audit, run_folder
@@ -35,7 +37,8 @@ def finished(tmp_path_factory) -> Path:
 @pytest.fixture
 def base(tmp_path, finished) -> Path:
     """Reports of every kind, a run, one without a report, and damaged ones."""
-    for name, build in (("n", noise), ("h", heads), ("c", comparison), ("i", STATES["captured"])):
+    kinds = {"n": noise, "h": heads, "c": comparison, "i": STATES["captured"]}
+    for name, build in {**kinds, "r": risk, "s": repeated}.items():
         (tmp_path / "kinds" / name).mkdir(parents=True)
         (tmp_path / "kinds" / name / "report.json").write_bytes(document_bytes(build()))
     shutil.copytree(finished, tmp_path / "a")
@@ -51,7 +54,8 @@ def base(tmp_path, finished) -> Path:
 
 def test_every_run_has_a_line_and_links_are_not_followed(base):
     assert run_folders(base) == [
-        *("a", "broken", "deep/going", "kinds/c", "kinds/h", "kinds/i", "kinds/n")
+        *("a", "broken", "deep/going", "kinds/c", "kinds/h", "kinds/i", "kinds/n"),
+        *("kinds/r", "kinds/s"),
     ]
     found = {one.folder: one for one in summaries(base)}
     assert {one.verdict for one in found.values()} >= {UNFINISHED, DAMAGED, "NOT_DEMONSTRATED"}
@@ -59,6 +63,7 @@ def test_every_run_has_a_line_and_links_are_not_followed(base):
     assert (going.kind, going.done, going.planned) == ("audit", 2, 3)
     assert "damaged or no report" in found["broken"].problem
     assert found["kinds/n"].kind == "noise study"
+    assert (found["kinds/r"].kind, found["kinds/s"].kind) == ("record risk", "repeated audit")
 
 
 def test_a_line_says_what_the_report_says(base):
@@ -90,11 +95,48 @@ def test_limits_of_other_kinds():
     assert measure_of(STATES["captured"]()).lower is None
 
 
+def test_a_study_of_records_is_listed_by_its_most_exposed_one():
+    report, line = risk(), measure_of(risk())
+    best = report.judgement.attacks[0]
+    assert line.lower == max(one.rate.lower for one in best.rates if one.exposed)
+    assert (line.done, line.planned, line.guess) == (160, 160, 0.0)
+    assert line.release == "a shared gradient: the most exposed record"
+    none = RISKS["risk_not_shown"]()
+    average = none.judgement.attacks[0].average
+    assert average is not None
+    assert measure_of(none).lower in {one.average.lower for one in none.judgement.attacks}
+    assert measure_of(RISKS["risk_invalid"]()).release
+
+
+def test_a_repeated_audit_is_listed_by_the_limit_that_all_seeds_keep():
+    report, line = repeated(), measure_of(repeated())
+    rates = report.findings.rates_of("First")
+    assert line.lower == min(rate.lower for rate in rates)
+    assert (line.rate, line.guess, line.done, line.planned) == (21 / 40, 1 / 40, 120, 120)
+    chance = measure_of(REPEATED["repeated_at_chance"]())
+    assert chance.lower == 0
+
+
+def test_the_page_numbers_sets_of_records_and_withholds_their_digests(base):
+    lines = summaries(base)
+    page = render_index(lines)
+    digests = {one.data for one in lines if one.data}
+    assert len(digests) == 2
+    assert not any(digest[:10] in page for digest in digests)
+    assert page.count("<td>set 1</td>") + page.count("<td>set 2</td>") == 3
+    assert "<td>set 3</td>" not in page
+    report = load_report(base / "a").without_secrets()
+    (base / "a" / "report.json").write_bytes(document_bytes(report))
+    line = next(one for one in summaries(base) if one.folder == "a")
+    assert line.data == ""
+    assert line.model == report.findings.digests["model"]
+
+
 def test_the_page_is_whole_and_newest_first(base):
     path, count = write_index(base)
     page = path.read_text()
-    assert count == 7
-    assert page.count("<tr data-keys") == 7
+    assert count == 9
+    assert page.count("<tr data-keys") == 9
     assert 'href="a/page.html"' in page
     assert 'content="default-src &#39;none&#39;' in page
     assert "connect-src" not in page
@@ -130,7 +172,7 @@ def test_hostile_titles_are_escaped_and_secrets_withheld(base, tmp_path):
 def test_lines_hold_no_seed_label_or_path(base):
     page = str(render_rows(summaries(base)))
     assert str(base) not in page
-    for text in ("base64", "<img", "seed"):
+    for text in ("base64", "<img", "seed", "90071"):
         assert text not in page
 
 

@@ -8,6 +8,7 @@ import os
 import random
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,9 @@ from vestige.cli.app import main
 from vestige.content import add_digest, document_bytes, mapping_bytes
 from vestige.errors import NotFound
 from vestige.reports.parts import VerdictKind
+from vestige.runs.csv_tables import write_tables
+from vestige.runs.hand_over import write_redacted
+from vestige.runs.summaries import summaries
 from vestige.runs.verification import verify
 from vestige.studies.judge import report_on
 from vestige.studies.run_digests import counted_files, file_digest, read_digests, write_digests
@@ -274,6 +278,91 @@ def test_a_redacted_report_alone_verifies_as_far_as_it_goes(tmp_path, folders):
             content.replace(b'"redacted": true', b'"redacted":true')
         )
         assert "report.json was changed" in said(folder)
+
+
+@pytest.mark.parametrize("words", [(), ("--redact",)])
+def test_an_annex_beside_the_report_verifies_until_it_is_changed(place, monkeypatch, words):
+    assert command(monkeypatch, "annex", str(place), *words) == 0
+    found = verify(place)
+    assert found.verified, found.differences
+    assert "annex.md is what report.json gives, byte for byte." in found.confirmed
+    assert "annex.json is what report.json gives, byte for byte." in found.confirmed
+    for name in ("annex.md", "annex.json"):
+        content = (place / name).read_bytes()
+        (place / name).write_bytes(content.replace(b"1", b"2", 1))
+        assert f"{name} is not what report.json gives" in said(place)
+        (place / name).write_bytes(content)
+
+
+def test_a_forged_rank_of_a_single_record_contradicts_the_report(tmp_path, folders):
+    place = Path(shutil.copytree(folders["record risk"], tmp_path / "run"))
+
+    def forge(body: str) -> str:
+        held = json.loads(body)
+        ranks = held["ranks"]
+        # What was a hit is none now, and what was none is one.
+        held["ranks"] = {name: 1 if rank > 1 else 10_000 for name, rank in ranks.items()}
+        return json.dumps(held)
+
+    with_body(place / "units" / "000001.safetensors", forge)
+    write_digests(place)
+    assert "report.json and the units differ: hits of record" in said(place)
+
+
+def test_a_forged_rate_of_a_seed_contradicts_the_units(tmp_path, folders):
+    place = Path(shutil.copytree(folders["repeated audit"], tmp_path / "run"))
+
+    def change(report):
+        first, second = report.findings.runs
+        rates = {n: r.model_copy(update={"upper": r.upper * 0.9}) for n, r in second.rates.items()}
+        runs = (first, second.model_copy(update={"rates": rates}))
+        return report_on(report.findings.model_copy(update={"runs": runs}))
+
+    forged(place, change)
+    assert "differ about repetition 2" in said(place)
+    assert "in runs" in said(place, plan=STUDIES["repeated audit"]())
+
+
+def test_a_plan_is_that_of_the_file_whatever_its_size_and_repetitions(folders):
+    """``--trials`` and ``--repeat`` are options of the command and not in the file."""
+    extended = verify(folders["extended audit"], plan=audit(2))
+    assert extended.verified, extended.differences
+    assert load_report(folders["extended audit"]).findings.earlier_trials == (2,)
+    repeated = STUDIES["repeated audit"]()
+    plain = replace(repeated.audit, trials=7)
+    assert "in release_context" in said(folders["repeated audit"], plan=plain)
+    assert "another study" in said(folders["repeated audit"], plan=audit(batch_size=2))
+
+
+def test_what_a_study_declares_is_that_of_the_plan(tmp_path):
+    plan = replace(audit(), release_context="partners", previous="ab" * 32)
+    run(plan, directory=tmp_path / "run")
+    whole = verify(tmp_path / "run", plan=plan)
+    assert whole.verified, whole.differences
+    assert "in release_context, previous" in said(tmp_path / "run", plan=audit())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_is_listed_exported_and_handed_over(folders, kind, tmp_path):
+    base, report = folders[kind].parent, load_report(folders[kind])
+    line = next(one for one in summaries(base) if one.folder == kind)
+    assert (line.kind, line.verdict, line.problem) == (report.kind, report.verdict.kind.value, "")
+    assert bool(line.model) is (kind != "noise study")
+    assert line.model == report.findings.digests.get("model", "")
+    assert bool(line.data) is (kind != "inversion")
+    assert line.data == report.findings.digests.get("data", "")
+    assert line.page
+    assert len(write_tables(report, tmp_path / "csv")) > 3
+    folder = write_redacted(report, tmp_path / "redacted")
+    found = verify(folder)
+    assert found.verified, found.differences
+    written = b"".join(path.read_bytes() for path in folder.iterdir())
+    for name in ("data", "prior"):
+        digest = report.findings.digests.get(name)
+        assert digest is None or digest.encode() not in written
+    for name in {"model"} & set(report.findings.digests):
+        assert report.findings.digests[name].encode() in written
 
 
 def test_an_unredacted_report_without_units_does_not_verify(place):

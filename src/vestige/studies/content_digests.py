@@ -26,7 +26,8 @@ def content_digests(study: object) -> dict[str, str]:
     own = getattr(study, "content_digests", None)
     if callable(own):
         return {str(name): str(digest) for name, digest in dict(own()).items()}  # pyright: ignore[reportCallIssue, reportArgumentType]
-    study = getattr(study, "audit", study)  # what repeated audits and single records rest on
+    inner = getattr(study, "audit", None)  # that of repeated audits and of single records
+    study = inner if hasattr(inner, "victim") else study
     found = {
         MODEL: _of_models(_models(study)),
         DATA: _of_records(_data(study)),

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from vestige.pages.marks import interval
 from vestige.pages.shell import (
     Front,
     Panel,
     Section,
     complete_settings,
+    failed_checks,
     render_page,
     surroundings,
 )
 from vestige.pages.tables import Cell, Column, Row, Table
 from vestige.pages.templates import fragment
 from vestige.reports import numbers
+from vestige.reports.parts import VerdictKind
 from vestige.reports.repeated import RepeatedFindings, RepeatedReport, spread
 
 
@@ -22,14 +26,16 @@ def render_repeated(report: RepeatedReport, *, redact: bool = False) -> str:
     report = report.without_secrets() if redact or report.findings.redacted else report
     shown = report.findings
     title = "What did every seed give?"
-    drawn = fragment("parts.html", "table", rate_table(shown), "", "rates", title)
+    label, invalid = "Rates by attack and seed", report.verdict.kind is VerdictKind.INVALID
+    drawn = fragment("parts.html", "table", rate_table(shown), "", "rates", label)
+    front = Front.of(report.verdict)
     return render_page(
         title=shown.title,
         date=numbers.date(shown.times.finished) if shown.times.finished else "",
         redacted=shown.redacted,
-        front=Front.of(report.verdict),
+        front=replace(front, failed=failed_checks(report.judgement.checks)) if invalid else front,
         threat=Panel(shown.threat, shown.release, defense=shown.defense),
-        body=[Section("seeds", "Seeds", title, drawn)],
+        body=[] if invalid else [Section("seeds", "Seeds", title, drawn)],
         checks=report.judgement.checks,
         limits=shown.limits,
         settings=complete_settings(shown.settings),
