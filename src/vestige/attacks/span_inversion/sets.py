@@ -39,12 +39,23 @@ def whole_texts(
         if not lengths:
             break
         length = lengths[-1 - start % len(lengths)]
-        text = _climb(network, layer, span, sets[:length], generator, found)
-        if text is not None:
-            share = float(_shares(network, layer, span, [text]).max())
-            if share <= span.loosest:
-                found[text] = share
+        choices = [list(tokens) for tokens in sets[:length]]
+        if start % 4 < 2:  # a text that shares tokens with a found one is near it, and hides others
+            choices = _without(choices, found)
+        text = _climb(network, layer, span, choices, generator)
+        share = float(_shares(network, layer, span, [text]).max())
+        if share <= span.loosest:
+            found[text] = share
     return list(found), max(found.values(), default=0.0)
+
+
+def _without(sets: list[list[int]], found: dict[tuple[int, ...], float]) -> list[list[int]]:
+    """Tokens at each position that no found text has there, or all where there are none."""
+    used = {(place, token) for text in found for place, token in enumerate(text)}
+    return [
+        [token for token in tokens if (place, token) not in used] or tokens
+        for place, tokens in enumerate(sets)
+    ]
 
 
 def _climb(
@@ -53,14 +64,9 @@ def _climb(
     span: Span,
     sets: Sequence[Sequence[int]],
     generator: torch.Generator,
-    found: dict[tuple[int, ...], float],
-) -> tuple[int, ...] | None:
-    """One text that no change of a single token improves; tokens of found texts come last."""
-    used = {(place, token) for text in found for place, token in enumerate(text)}
-    text = []
-    for place, tokens in enumerate(sets):
-        fresh = [token for token in tokens if (place, token) not in used] or list(tokens)
-        text.append(fresh[int(torch.randint(len(fresh), (), generator=generator))])
+) -> tuple[int, ...]:
+    """One text that no change of a single token improves, from a random one on."""
+    text = [one[int(torch.randint(len(one), (), generator=generator))] for one in sets]
     best = float(_score(_shares(network, layer, span, [text]), span)[0])
     for _ in range(SWEEPS):
         changed = False
