@@ -6,13 +6,15 @@ import re
 
 import pytest
 
-from vestige.pages.heads.page import privacy_view, render_heads
+from vestige.pages.heads.page import arrays, privacy_view, render_heads, roc_keys
 from vestige.pages.heads.tables import (
     ceiling_sentence,
     class_verdicts,
+    class_words,
     counted_table,
     exposed_sentence,
     null_table,
+    rule_sentence,
     written_point,
 )
 from vestige.reports.heads import HeadReport, OperatingPoint
@@ -54,6 +56,10 @@ def test_the_table_tells_the_head_from_the_decoder():
     ]
     rates = made_rates(1.0)
     assert "hidden by the head" in ceiling_sentence(rates)
+    reached = rates.strongest.operating_point.true_positive_rate
+    assert rates.strongest.name != "pooled"
+    assert f"({rates.strongest.name} count)" in ceiling_sentence(rates)
+    assert f"between {reached:.0%} and that" in ceiling_sentence(rates)
     swapped = rates.model_copy(update={"ceiling": rates.counted})
     assert "hides nothing" in ceiling_sentence(swapped)
     assert ceiling_sentence(null_heads().findings.rates) == ""
@@ -110,7 +116,13 @@ def test_all_counts_stand_together_and_the_verdict_rests_on_the_marked_one():
     assert strongest.joint_lower == max(one.joint_lower for one in rates.counted)
     marked = [row.name for row in counted_table(rates).rows if row.lead]
     assert marked == [strongest.name.capitalize()]
-    assert f"({strongest.name.replace(' ', '-')} count)" in report.verdict.headline
+    assert "of 10 classes (by the test of each class)" in report.verdict.headline
+    nothing = {"redrawn": False, "shown": False}
+    classes = tuple(one.model_copy(update=nothing) for one in rates.classes)
+    unnamed = report.findings.model_copy(
+        update={"rates": rates.model_copy(update={"classes": classes})}
+    )
+    assert f"({strongest.name.replace(' ', '-')} count)" in judge(unnamed).verdict.headline
     for one in rates.counted:
         assert f"{one.name} {one.operating_point.true_positive_rate:.0%}" in report.verdict.lede
     assert len(null_table(rates).columns) == 1 + len(rates.counted)
@@ -170,3 +182,74 @@ def test_documents_without_tests_and_joint_limits_are_read_judged_and_drawn():
     assert verdict.kind is VerdictKind.DEMONSTRATED
     assert "count)" not in verdict.headline
     assert "Class by class" in render_heads(report)
+
+
+@pytest.mark.parametrize(
+    ("hits", "said"),
+    [(0, "none were"), (1, "fewer than 1 was"), (6, "1 was"), (120, "20 were"), (600, "100 were")],
+)
+def test_the_tile_counts_drawings_and_says_how_many_were_redrawn(hits, said):
+    rates = made_rates(1.0)
+    redrawn = rates.strongest.redrawn.model_copy(update={"hits": hits, "trials": 600})
+    counted = tuple(one.model_copy(update={"redrawn": redrawn}) for one in rates.counted)
+    own, chance = arrays(rates.model_copy(update={"counted": counted}))
+    share = round(100 * rates.strongest.operating_point.true_positive_rate)
+    assert own.title == f"{share} of 100 drawings"
+    assert own.text == f"match an image of their own head; {said} redrawn"
+    assert chance.title == "5 of 100 drawings"
+    unknown = tuple(one.model_copy(update={"redrawn": None}) for one in rates.counted)
+    assert "redrawn" not in arrays(rates.model_copy(update={"counted": unknown}))[0].text
+
+
+def test_the_rule_for_exposed_classes_stands_beside_them_and_explains_every_row():
+    rates = made_rates(1.0)
+    rule, last = rule_sentence(rates), rates.classes[-1]
+    assert "p is at most 2.5% and its lower limit exceeds chance, 5%" in rule
+    assert rule in render_heads(heads(1.0))
+
+    def words(shown: bool, lower: float | None, extreme: int) -> str:
+        point = last.operating_point.model_copy(update={"lower": lower})
+        test = last.test.model_copy(update={"as_extreme": extreme})
+        changes = {"shown": shown, "redrawn": False, "operating_point": point, "test": test}
+        return class_words(rates, last.model_copy(update=changes))
+
+    assert words(False, 0.04, 2) == "nothing shown: passes its test, its limits include chance"
+    assert words(False, 0.04, 25) == "nothing shown"
+    assert words(True, None, 0).endswith("others; how many needs more heads")
+    assert words(True, 0.2, 0).endswith("from others")
+
+
+def test_pooled_curves_are_called_pooled():
+    rates = made_rates(1.0)
+    assert roc_keys(rates)[-1].label == "dot: pooled rate at FPR = 5%"
+    assert "pooled TPR" in privacy_view(heads().findings).title
+    single = rates.model_copy(update={"conditional": False})
+    assert roc_keys(single)[-1].label == "dot: rate at FPR = 5%"
+
+
+@pytest.mark.parametrize(("accuracy", "little"), [(0.12, True), (0.189, True), (0.2, False)])
+def test_heads_that_hardly_beat_guessing_are_remarked(accuracy, little):
+    changes = {"accuracy": accuracy, "guessing": 0.1, "tested": 500}
+    report = null_heads()
+    found = report.findings.model_copy(update=changes)
+    assert found.learned_little is little
+    page = render_heads(report.model_copy(update={"findings": found, "judgement": judge(found)}))
+    said = f"right on {accuracy:.0%} of 500 of the prior&#39;s records"
+    assert said in page
+    assert ("learned little" in judge(found).verdict.lede) is little
+    assert ("These heads learned little" in page) is little
+    assert report.findings.accuracy_sentence == ""
+
+
+def test_a_limit_just_above_chance_does_not_read_as_chance():
+    point = OperatingPoint(
+        false_positive_rate=0.1, true_positive_rate=0.2, lower=0.1034, upper=0.3, needed=57
+    )
+    assert written_point(point) == "20% (10.3–30%)"
+
+
+def test_a_comparison_with_real_images_is_explained():
+    table = null_table(made_rates(1.0))
+    assert [row.name for row in table.rows][:2] == ["Another head", "A real image, no attack"]
+    assert "does not mean that chance beats the attack" in render_heads(heads())
+    assert "first and the last bar hold all values beyond" in render_heads(heads())

@@ -108,3 +108,31 @@ def test_shares_in_words() -> None:
     assert numbers.one_in(0.001) == "1 in 1,000"
     assert numbers.one_in(0.03) == "3%"
     assert numbers.share(0.005) == "0.5%"
+
+
+@pytest.mark.parametrize(
+    ("lower", "above", "said"),
+    [
+        (0.1034, 0.1, "10.3%"),
+        (0.10034, 0.1, "10.03%"),
+        (0.16, 0.1, "16%"),
+        (0.0999, 0.1, "9.9%"),
+        (0.1 + 1e-9, 0.1, "10%"),
+        (0.013, 0.01, "1.3%"),
+        (0.0104, 0.01, "1.04%"),
+    ],
+)
+def test_a_limit_above_a_share_is_written_apart_from_it(lower, above, said):
+    assert numbers.at_least(lower, above) == said
+
+
+@pytest.mark.parametrize("value", [0.991, 0.996, 0.9999, 1.0])
+def test_p_values_end_with_a_digit(value):
+    assert numbers.p_value(value)[-1].isdigit()
+
+
+def test_growth_is_written_in_order():
+    assert numbers.grown([10], 20) == "planned with 10 and has 20 now"
+    assert numbers.grown([10, 14], 20) == "planned with 10, grown to 14, and has 20 now"
+    said = numbers.grown([10, 14, 1500], 2000)
+    assert said == "planned with 10, grown to 14, then to 1,500, and has 2,000 now"

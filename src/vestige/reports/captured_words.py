@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vestige.reports.audit import AttackFindings, AuditFindings
-from vestige.reports.numbers import p_value
+from vestige.reports.numbers import grown, p_value
 from vestige.reports.parts import Check
 
 
@@ -56,10 +56,9 @@ def _added_sentence(findings: AuditFindings) -> str:
     """Say that trials were added to an audit, and what that costs; else nothing."""
     if not findings.earlier_trials:
         return ""
-    sizes = ", then ".join(f"{size:,}" for size in findings.earlier_trials)
+    said = grown(findings.earlier_trials, findings.trials_planned)
     return (
-        f"Trials were added: the audit was planned with {sizes} and has "
-        f"{findings.trials_planned:,} now. Limits therefore hold at all numbers of trials at once, "
-        "and are wider than those of a plan that ran once. The report before the first addition "
-        "has an error of its own."
+        f"Trials were added: the audit was {said}. Limits therefore hold at all numbers of trials "
+        "at once, and are wider than those of a plan that ran once. The report before the first "
+        "addition has an error of its own."
     )

@@ -8,12 +8,17 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from vestige.reports import numbers
 from vestige.reports.document import Document
 from vestige.reports.parts import AttackDescription, CurvePoint, Picture, Rate, ThreatDescription
 from vestige.reports.report import Findings, Judgement, Report
 
 PAPER_SCALE = 4
 """An error of images in [−1, 1] over the same error of images in [0, 1]."""
+
+LITTLE = 0.1
+"""Share of the way from guessing to perfect accuracy below which heads learned little. Chosen by
+hand: it decides a remark and no verdict."""
 
 
 class NormalFit(Document):
@@ -152,6 +157,12 @@ class HeadRates(Document):
         return self.counted[0]
 
     @property
+    def strongest_ceiling(self) -> CountedRates | None:
+        """What the decoder draws of true features, by the count that the verdict rests on."""
+        named = [one for one in self.ceiling if one.name == self.strongest.name]
+        return named[0] if named else None
+
+    @property
     def strongest(self) -> CountedRates:
         """The count with the largest joint limit among those that exceed chance, or among all."""
         if self.pooled.test is None or not self.conditional:
@@ -223,7 +234,11 @@ class PrivacyPoint(Document):
 
 
 class HeadFindings(Findings):
-    """What a study of published heads measured, in so many blocks of heads."""
+    """What a study of published heads measured, in so many blocks of heads.
+
+    ``accuracy`` is the mean over heads on so many records, ``tested``, held out or of the prior;
+    ``guessing`` is that of always saying the most frequent label there.
+    """
 
     threat: ThreatDescription
     attack: AttackDescription
@@ -232,8 +247,33 @@ class HeadFindings(Findings):
     privacy: tuple[PrivacyPoint, ...] = ()
     privacy_secret: Picture | None = None
     accuracy: float | None = None
+    tested: int = 0
+    tested_held_out: bool = False
+    guessing: float | None = None
     blocks_planned: int
     blocks_finished: int
+
+    @property
+    def learned_little(self) -> bool:
+        """Whether heads hardly beat guessing: by less than a tenth of what is left above it."""
+        if self.accuracy is None or self.guessing is None:
+            return False
+        return self.accuracy < self.guessing + LITTLE * (1 - self.guessing)
+
+    @property
+    def accuracy_sentence(self) -> str:
+        """What the attacked heads learned, and plainly where that is little; else nothing."""
+        if self.accuracy is None or self.guessing is None:
+            return ""
+        which = "held-out records" if self.tested_held_out else "of the prior's records"
+        said = (
+            f"The attacked heads are right on {numbers.percent(self.accuracy)} of "
+            f"{numbers.count(self.tested)} {which}; always saying the most frequent label would be "
+            f"on {numbers.percent(self.guessing)}."
+        )
+        if self.learned_little:
+            said += " These heads learned little: a low rate says little about one that learned."
+        return said
 
 
 class HeadReport(Report[HeadFindings, Judgement]):

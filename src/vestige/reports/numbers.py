@@ -77,9 +77,18 @@ def percent(value: float) -> str:
     return f"{100 * value:.1f}%" if value < 0.9995 else ">99.9%"
 
 
-def at_least(lower: float) -> str:
-    """Write a lower limit, rounded down."""
+def at_least(lower: float, above: float | None = None) -> str:
+    """Write a lower limit, rounded down.
+
+    With more digits where it exceeds ``above`` and would read as equal to it: ``10.3%`` beside 10%.
+    """
     hundredfold = 100 * lower + ROUNDING_SLACK
+    if above is not None and lower > above:
+        for digits in range(4):
+            text = f"{math.floor(10**digits * hundredfold) / 10**digits:.{digits}f}"
+            if float(text) > 100 * above + ROUNDING_SLACK:
+                plain = at_least(lower)
+                return plain if float(plain[:-1]) > 100 * above + ROUNDING_SLACK else f"{text}%"
     if hundredfold < 0.1:
         return "0%"
     if 10 <= hundredfold < 99:
@@ -104,12 +113,20 @@ def p_value(value: float) -> str:
     if value >= 1:
         return "1"
     places = 1 - math.floor(math.log10(value))
-    return f"{math.ceil(value * 10**places - ROUNDING_SLACK) / 10**places:.{places}f}".rstrip("0")
+    text = f"{math.ceil(value * 10**places - ROUNDING_SLACK) / 10**places:.{places}f}"
+    return text.rstrip("0").rstrip(".")
 
 
-def limits(lower: float, upper: float) -> str:
+def limits(lower: float, upper: float, above: float | None = None) -> str:
     """Write a range with one percent sign: ``76–85%``."""
-    return f"{at_least(lower).removesuffix('%')}{EN_DASH}{at_most(upper)}"
+    return f"{at_least(lower, above).removesuffix('%')}{EN_DASH}{at_most(upper)}"
+
+
+def grown(earlier: Sequence[int], now: int) -> str:
+    """Write how a study grew: ``planned with 10, grown to 14, and has 20 now``."""
+    first, *rest = earlier
+    then = f", grown to {', then to '.join(map(count, rest))}," if rest else ""
+    return f"planned with {count(first)}{then} and has {count(now)} now"
 
 
 def rate_with_limits(rate: Rate) -> str:

@@ -167,18 +167,21 @@ def inversion_facts(report: InversionReport) -> Facts:
 
 @annex_facts.register
 def head_facts(report: HeadReport) -> Facts:
-    """Heads: the share of images that came back, and the most exposed class."""
+    """Heads: the share of drawings that match their own head, and the most exposed class."""
     found, rates = report.findings, report.findings.rates
     best, chance = rates.strongest, numbers.share(rates.false_positive_rate)
     lower = best.operating_point.lower if best.test is None else best.joint_lower
-    least = "" if lower is None else f", at least {numbers.at_least(lower)}"
+    least = (
+        "" if lower is None else f", at least {numbers.at_least(lower, rates.false_positive_rate)}"
+    )
     exposed = [one for one in rates.classes if one.shown]
     worst = max(exposed, key=lambda one: one.operating_point.true_positive_rate, default=None)
     top = (
         "No single class was shown to be exposed more than chance."
         if worst is None
-        else f"Class {worst.label}: of its images {written_point(worst.operating_point)} came "
-        f"back; {len(exposed)} of {len(rates.classes)} classes are shown exposed."
+        else f"Class {worst.label}: of its drawings {written_point(worst.operating_point)} match "
+        f"an image of their own head; {len(exposed)} of {len(rates.classes)} classes are shown "
+        "exposed."
     )
     private = [p for p in found.privacy if p.epsilon is not None]
     return Facts(
@@ -191,8 +194,8 @@ def head_facts(report: HeadReport) -> Facts:
         attacks=(found.attack.name,),
         average=NO_FIGURE
         if is_invalid(report)
-        else f"{numbers.percent(best.operating_point.true_positive_rate)} of the training images "
-        f"came back{least}; by chance {chance}.",
+        else f"{numbers.percent(best.operating_point.true_positive_rate)} of the drawings match an "
+        f"image of their own head{least}; by chance {chance}.",
         maximum=NO_FIGURE if is_invalid(report) else top,
         sure=f"{numbers.level(rates.confidence)} confidence over {numbers.count(rates.heads)} "
         "heads that share no image",

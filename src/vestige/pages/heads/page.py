@@ -15,6 +15,7 @@ from vestige.pages.heads.tables import (
     exposed_sentence,
     null_table,
     point_columns,
+    rule_sentence,
     written_point,
 )
 from vestige.pages.marks import DotArray, key_mark, share_array
@@ -90,11 +91,17 @@ def render_heads(report: HeadReport, *, redact: bool = False) -> str:
         threat=Panel(shown.threat, "a published head"),
         body=sections(
             "heads.html",
-            evidence=(shown, phi_chart(rates, label=phi_label(rates)), roc, roc_keys(rates)),
+            evidence=(
+                shown,
+                shown.accuracy_sentence,
+                phi_chart(rates, label=phi_label(rates)),
+                roc,
+                roc_keys(rates),
+            ),
             counted=(
                 rates,
                 *tables,
-                exposed_sentence(rates),
+                f"{exposed_sentence(rates)} {rule_sentence(rates)}",
                 ceiling_sentence(rates),
                 PAPER_SCALE * rates.threshold,
             ),
@@ -111,15 +118,29 @@ def render_heads(report: HeadReport, *, redact: bool = False) -> str:
 
 
 def arrays(rates: HeadRates) -> tuple[DotArray, ...]:
-    """Draw what passes the threshold beside what chance passes, of a hundred reconstructions."""
+    """Draw what passes the threshold beside what chance passes, of a hundred drawings.
+
+    A drawing is one reconstruction, of one class and one head.
+    """
     point = rates.strongest.operating_point
+    own = f"match an image of their own head{redrawn_words(rates)}"
     return tuple(
-        DotArray(array.svg, array.title.replace("secrets", "images"), array.text)
+        DotArray(array.svg, array.title.replace("secrets", "drawings"), array.text)
         for array in (
-            share_array(point.true_positive_rate, "came back from their own head"),
-            share_array(point.false_positive_rate, "by chance, from another head"),
+            share_array(point.true_positive_rate, own),
+            share_array(point.false_positive_rate, "match an image of another head, by chance"),
         )
     )
+
+
+def redrawn_words(rates: HeadRates) -> str:
+    """Write how many of a hundred drawings are redrawn images, where that was counted."""
+    redrawn = rates.strongest.redrawn or rates.redrawn
+    if redrawn is None:
+        return ""
+    number = round(100 * redrawn.value)
+    few = "none" if redrawn.hits == 0 else str(number) if number else "fewer than 1"
+    return f"; {few} {'was' if few in ('1', 'fewer than 1') else 'were'} redrawn"
 
 
 def card(study: HeadFindings, one: ClassExhibit) -> ClassCard:
@@ -137,7 +158,7 @@ def card(study: HeadFindings, one: ClassExhibit) -> ClassCard:
                     one.reconstruction,
                     f"Reconstruction: {near if one.hit else far} the threshold of the original",
                 ),
-                role="Redrawn",
+                role="Drawn",
             ),
             frame(
                 study.redacted,
@@ -172,7 +193,15 @@ def note(study: HeadFindings) -> str:
 def roc_keys(rates: HeadRates) -> tuple[Key, ...]:
     """The legend of the ROC."""
     drawn = [(kind, CURVES[curve.name]) for kind, curve in zip(CURVE_CLASSES, rates.curves)]
-    return tuple(line_key(kind, label) for kind, label in [*drawn, ("l-chance", "chance")])
+    alpha = numbers.share(rates.false_positive_rate)
+    dot = Key(key_mark(0), f"dot: {pooled_words(rates)}rate at FPR = {alpha}")
+    lines = (line_key(kind, label) for kind, label in [*drawn, ("l-chance", "chance")])
+    return (*lines, dot)
+
+
+def pooled_words(rates: HeadRates) -> str:
+    """The word for the count with one threshold, where there are others."""
+    return "pooled " if rates.conditional else ""
 
 
 def privacy_view(study: HeadFindings) -> PrivacyView | None:
@@ -207,7 +236,8 @@ def privacy_view(study: HeadFindings) -> PrivacyView | None:
     accuracy, rate = numbers.percent(last.accuracy), last.operating_point.true_positive_rate
     return PrivacyView(
         title=f"From {names[-1]} to {names[0]}: accuracy {accuracy} to "
-        f"{numbers.percent(first.accuracy)}, TPR {numbers.percent(rate)} to "
+        f"{numbers.percent(first.accuracy)}, {pooled_words(study.rates)}TPR "
+        f"{numbers.percent(rate)} to "
         f"{numbers.percent(first.operating_point.true_positive_rate)}",
         svg=privacy_chart(
             points,
@@ -222,7 +252,11 @@ def privacy_view(study: HeadFindings) -> PrivacyView | None:
         strip=tuple(strip),
         table=Table(
             "Heads",
-            (Column("Accuracy"), Column("TPR at τ"), *point_columns(study.rates, alpha)),
+            (
+                Column("Accuracy"),
+                Column("TPR at τ, pooled" if study.rates.conditional else "TPR at τ"),
+                *point_columns(study.rates, alpha),
+            ),
             rows,
         ),
     )
@@ -252,7 +286,7 @@ def roc_label(rates: HeadRates) -> str:
     """The finding of the ROC, in words."""
     point = rates.pooled.operating_point
     return (
-        f"ROC on a logarithmic axis, four curves. At FPR = "
+        f"{pooled_words(rates).capitalize()}ROC on a logarithmic axis, four curves. At FPR = "
         f"{numbers.share(point.false_positive_rate)} the counted curve reaches "
         f"{written_point(point)}."
     )

@@ -21,9 +21,15 @@ COUNTS = {
 }
 
 NULLS = {
-    "another head": "reconstructions against all other heads' images (Definition 1)",
-    "prior draw": "a random record of the class in place of a reconstruction",
-    "Gaussian weights": "reconstructions of random weights, as the paper counts",
+    "another head": ("Another head", "reconstructions against all other heads' images (Def. 1)"),
+    "prior draw": (
+        "A real image, no attack",
+        "one of the attacker's own images of the class, drawn without looking at the head",
+    ),
+    "Gaussian weights": (
+        "Gaussian weights",
+        "reconstructions of random weights, as the paper counts",
+    ),
 }
 
 
@@ -36,7 +42,8 @@ def written_point(point: OperatingPoint) -> str:
         return f"none (at most {numbers.at_most(point.upper)})"
     if value >= 1:
         return f"all (at least {numbers.at_least(point.lower)})"
-    return f"{numbers.percent(value)} ({numbers.limits(point.lower, point.upper)})"
+    said = numbers.limits(point.lower, point.upper, point.false_positive_rate)
+    return f"{numbers.percent(value)} ({said})"
 
 
 def rate_columns(rates: HeadRates) -> tuple[Column, ...]:
@@ -63,7 +70,7 @@ def counted_table(rates: HeadRates) -> Table:
         Row(
             one.name.capitalize(),
             COUNTS[one.name],
-            (*rate_cells(one), written_lower(one.joint_lower), written_test(one.test)),
+            (*rate_cells(one), written_lower(rates, one), written_test(one.test)),
             lead=one == rates.strongest,
         )
         for place, one in enumerate(rates.counted)
@@ -73,7 +80,7 @@ def counted_table(rates: HeadRates) -> Table:
         Row(
             f"Ceiling, {one.name}",
             "the decoder, given the true features",
-            (*rate_cells(one), written_lower(one.joint_lower), ""),
+            (*rate_cells(one), written_lower(rates, one), ""),
         )
         for place, one in enumerate(rates.ceiling)
         if rates.conditional or place == 0
@@ -82,9 +89,10 @@ def counted_table(rates: HeadRates) -> Table:
     return Table("Counted", columns, tuple(rows)).without_empty_columns()
 
 
-def written_lower(lower: float | None) -> str:
-    """Write a lower limit, if there is one."""
-    return "" if lower is None else numbers.at_least(lower)
+def written_lower(rates: HeadRates, one: CountedRates) -> str:
+    """Write the joint lower limit of a count, if there is one."""
+    lower = one.joint_lower
+    return "" if lower is None else numbers.at_least(lower, rates.false_positive_rate)
 
 
 def written_test(test: AssignmentTest | None) -> str:
@@ -93,12 +101,17 @@ def written_test(test: AssignmentTest | None) -> str:
 
 
 def ceiling_sentence(rates: HeadRates) -> str:
-    """Say how much the head hides and how much the decoder cannot draw."""
-    if not rates.ceiling:
+    """Say how much the head hides and how much the decoder cannot draw, by the verdict's count."""
+    ceiling = rates.strongest_ceiling
+    if ceiling is None:
         return ""
-    reached = rates.pooled.operating_point.true_positive_rate
-    best = rates.ceiling[0].operating_point.true_positive_rate
-    given = f"Given the true features, the decoder of this attack reaches {numbers.percent(best)}"
+    reached = rates.strongest.operating_point.true_positive_rate
+    best = ceiling.operating_point.true_positive_rate
+    counted = f" ({ceiling.name} count)" if rates.conditional else ""
+    given = (
+        f"Given the true features, the decoder of this attack reaches {numbers.percent(best)}"
+        f"{counted}"
+    )
     if reached >= best:
         return f"{given}: no more than it reaches from the head, which hides nothing from it."
     return (
@@ -112,15 +125,14 @@ def null_table(rates: HeadRates) -> Table:
     alpha = numbers.share(rates.false_positive_rate)
     rows = [
         Row(
-            one.name.capitalize(),
-            NULLS[one.name],
+            *NULLS[one.name],
             (numbers.rate_with_limits(one.false_positives), *point_cells(rates, one)),
             lead=place == 0,
         )
         for place, one in enumerate(rates.nulls)
     ]
-    columns = (Column("FPR at τ"), *point_columns(rates, alpha))
-    return Table("Chance is", columns, tuple(rows))
+    columns = (Column("It passes τ"), *point_columns(rates, alpha))
+    return Table("Compared with", columns, tuple(rows))
 
 
 def point_columns(rates: HeadRates, alpha: str) -> tuple[Column, ...]:
@@ -153,7 +165,7 @@ def class_verdicts(rates: HeadRates) -> Table | None:
             Row(
                 one.label,
                 "",
-                (class_words(one), bar, written_point(point), written_test(one.test)),
+                (class_words(rates, one), bar, written_point(point), written_test(one.test)),
                 lead=one.shown,
             )
         )
@@ -166,11 +178,32 @@ def class_verdicts(rates: HeadRates) -> Table | None:
     return Table("Class", columns, tuple(rows)).without_empty_columns()
 
 
-def class_words(one: ClassRates) -> str:
+def class_words(rates: HeadRates, one: ClassRates) -> str:
     """What the study shows of one class; never that it is protected."""
     if not one.shown:
-        return "nothing shown"
-    return "exposed: images are redrawn" if one.redrawn else "exposed: images are told from others"
+        passed = one.test is not None and one.test.p_value <= (1 - rates.confidence) / 2
+        return "nothing shown: passes its test, its limits include chance" if passed else NOTHING
+    if one.redrawn:
+        return "exposed: images are redrawn"
+    few = "" if one.operating_point.lower is not None else "; how many needs more heads"
+    return f"exposed: images are told from others{few}"
+
+
+NOTHING = "nothing shown"
+
+
+def rule_sentence(rates: HeadRates) -> str:
+    """Say when a class is called exposed."""
+    alpha = numbers.share(rates.false_positive_rate)
+    if any(one.test is None for one in rates.classes):
+        return f"A class is called exposed if its lower limit exceeds chance, {alpha}."
+    level = numbers.level((1 - rates.confidence) / 2)
+    return (
+        f"A class is called exposed if its p is at most {level} and its lower limit exceeds "
+        f"chance, {alpha}; where heads are too few for a limit, the test decides alone. p is how "
+        "often swapping the training sets between heads gives as strong a match in any statement "
+        "of this study, and limits are joint over classes, so both hold for all classes together."
+    )
 
 
 def exposed_sentence(rates: HeadRates) -> str:

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vestige.reports.heads import CountedRates, HeadFindings, HeadRates
-from vestige.reports.numbers import at_least, count, level, one_in, p_value, percent, quantity
+from vestige.reports.numbers import (
+    at_least,
+    count,
+    grown,
+    level,
+    one_in,
+    p_value,
+    percent,
+    quantity,
+)
 from vestige.reports.parts import Rate, Verdict, VerdictKind
 from vestige.reports.report import Judgement
 from vestige.statistics.paired import MOST
@@ -17,7 +26,16 @@ def judge_heads(findings: HeadFindings) -> Judgement:
     stopped = stopped_verdict(
         findings.failure, findings.blocks_finished, findings.blocks_planned, "blocks of heads"
     )
-    return Judgement(verdict=stopped or judge_rates(findings.rates), checks=findings.preflight)
+    verdict = stopped or _with_accuracy(judge_rates(findings.rates), findings)
+    return Judgement(verdict=verdict, checks=findings.preflight)
+
+
+def _with_accuracy(verdict: Verdict, findings: HeadFindings) -> Verdict:
+    """The verdict, with a remark where nothing was shown on heads that learned little."""
+    if verdict.kind is not VerdictKind.NOT_DEMONSTRATED or not findings.learned_little:
+        return verdict
+    said = f"{verdict.lede} {findings.accuracy_sentence}"
+    return verdict.model_copy(update={"lede": said})
 
 
 def judge_rates(rates: HeadRates) -> Verdict:
@@ -43,6 +61,7 @@ def judge_rates(rates: HeadRates) -> Verdict:
             lede=f"{said} This is not evidence of safety.",
         )
     named = "" if test is None or not rates.conditional else f" ({NAMES[best.name]} count)"
+    by_class = " (by the test of each class)"  # classes are not told apart by any count
     redrawn = rates.redrawn if test is None else best.redrawn
     if test is not None and lower is None:
         headline = f"can tell its training images from others{named}. How many needs more heads."
@@ -51,15 +70,16 @@ def judge_rates(rates: HeadRates) -> Verdict:
     elif redrawn is None or redrawn.lower <= alpha:
         shown = sum(one.shown for one in rates.classes)
         what = f"training images of {shown} of {len(rates.classes)} classes"
-        headline = f"can tell {what if shown else 'its training images'} from others{named}. "
+        headline = f"can tell {what if shown else 'its training images'} from others"
+        headline += f"{by_class if shown else named}. "
         headline += "Redrawing them was not shown."
         said += f" {_redrawn_sentence(redrawn)}."
     else:
         shown = sum(one.redrawn for one in rates.classes)
         what = "some of its training images" if redrawn.lower < MOST else "its training images"
         what = f"training images of {shown} of {len(rates.classes)} classes" if shown else what
-        headline = f"can redraw {what}{named}."
-        said += f" {_redrawn_sentence(redrawn)}: at least {at_least(redrawn.lower)}."
+        headline = f"can redraw {what}{by_class if shown else named}."
+        said += f" {_redrawn_sentence(redrawn)}: at least {at_least(redrawn.lower, alpha)}."
     return Verdict(
         kind=VerdictKind.DEMONSTRATED, headline=f"Anyone with this model {headline}", lede=said
     )
@@ -83,7 +103,8 @@ def _rate_sentence(rates: HeadRates, best: CountedRates, lower: float | None) ->
     said = f"{value} of the reconstructions passed {threshold}"
     said += f" that {one_in(rates.false_positive_rate)} reconstructions of other heads pass"
     if lower is not None:
-        said += f": at least {at_least(lower)}, with {level(rates.confidence)} confidence"
+        limit = at_least(lower, rates.false_positive_rate)
+        said += f": at least {limit}, with {level(rates.confidence)} confidence"
     said += f", in {count(rates.heads)} heads of {count(rates.set_size)} images each."
     if rates.conditional and len(rates.counted) > 1:
         every = [f"{o.name} {percent(o.operating_point.true_positive_rate)}" for o in rates.counted]
@@ -130,9 +151,8 @@ def _added(rates: HeadRates, earlier_sizes: Sequence[int], confidence: float) ->
     """Say that heads were added to a study, and what that costs."""
     if not earlier_sizes:
         return ()
-    sizes = ", ".join(map(count, earlier_sizes))
     return (
-        f"Heads were added: the study was planned with {sizes} and has {count(rates.heads)} now. "
+        f"Heads were added: the study was {grown(earlier_sizes, rates.heads)}. "
         f"Limits and tests are at {level(rates.confidence)} instead of {level(confidence)}, so "
         f"that reports after additions are wrong at most {level(1 - confidence)} of the time, "
         "however many there are. The report before the first addition has an error of its own.",

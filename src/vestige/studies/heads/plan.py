@@ -25,6 +25,7 @@ from vestige.simulation.backbone_features import features_of
 from vestige.simulation.training_sets import ClassCounts, OneAgainstRest, TrainingSets
 from vestige.streams import stream
 from vestige.studies.declared import Declared
+from vestige.studies.heads.accuracy import accuracy_facts, tested_records
 from vestige.studies.heads.counting import rates_of
 from vestige.studies.heads.judge import head_limits
 from vestige.studies.heads.measure import (
@@ -63,9 +64,10 @@ class HeadStudy(Declared):
     """Attack ``heads`` heads that share no image of ``records``, counted as the paper does.
 
     ``mechanisms`` repeat it with heads that DP-SGD trained on the same sets, the attack prepared
-    for each; their accuracy is measured on ``held_out``, and δ is n^(−1.1) for n training images,
-    as in the paper. ``shadows`` (n, size) are weights of simulated heads, for the Gaussian
-    surrogates of the paper; ``decoder`` draws the ceiling from true features. A unit of work is a
+    for each; δ is n^(−1.1) for n training images, as in the paper. The accuracy of heads is
+    measured on ``held_out``, or on the prior's records where none are given and no mechanism asks
+    for them. ``shadows`` (n, size) are weights of simulated heads, for the Gaussian surrogates of
+    the paper; ``decoder`` draws the ceiling from true features. A unit of work is a
     block of heads under one mechanism. More ``heads`` in the same folder are added to those that
     are there; the kth addition leaves limits and tests 1/(k(k + 1)) of the error that
     ``confidence`` allows, so that all additions together stay within it.
@@ -148,6 +150,11 @@ class HeadStudy(Declared):
             replace(training, private=one, momentum=0.0, batch_size=None) for one in self.mechanisms
         )
         return (self.victim, *(replace(self.victim, training=one) for one in private))
+
+    @cached_property
+    def tested(self) -> Records | None:
+        """Records on which the accuracy of heads is measured, if it can be."""
+        return tested_records(self.victim.training.makeup, self.prior, self.held_out)
 
     @property
     def blocks(self) -> int:
@@ -280,7 +287,12 @@ class HeadStudy(Declared):
             exhibit=head_exhibit(main.drawn, shown, thresholds),
             privacy=privacy,
             privacy_secret=secret,
-            accuracy=None if main.accuracies is None else float(main.accuracies.mean()),
+            **accuracy_facts(
+                main.accuracies,
+                self.victim.training.makeup,
+                self.tested,
+                held_out=self.held_out is not None,
+            ),
             seed=about.seed,
             limits=head_limits(main.rates, about.earlier_sizes, self.confidence),
             settings={
@@ -349,7 +361,6 @@ class HeadWork:
         study = self.study
         which, heads = study.block(number)
         victim, block = study.victims[which], heads.start // BLOCK
-        tested = not isinstance(victim.training.makeup, OneAgainstRest)
         readings = read_heads(
             self.prepared[which],
             victim,
@@ -360,7 +371,7 @@ class HeadWork:
             generator=stream(self.seed, "attacker", which, block),
             shadows=study.shadows if which == 0 else None,
             decoder=study.decoder if which == 0 else None,
-            held_out=study.held_out if tested else None,
+            held_out=study.tested,
         )
         return unit_bytes("{}", readings.tensors())
 
