@@ -997,3 +997,12 @@ def test_a_pace_is_said_in_a_unit_that_suits_it(per_second, said):
     from vestige.cli.progress_bars import pace
 
     assert pace(per_second) == said
+
+
+def test_the_audit_command_points_a_head_study_to_run(tmp_path):
+    (tmp_path / "heads.py").write_text(
+        "from vestige.cli.demonstration import head_demonstration_study\n"
+        "study = head_demonstration_study()\n"
+    )
+    with pytest.raises(BadInput, match="holds a head study and no audit: run it with 'vestige run"):
+        load_plan(tmp_path / "heads.py", Audit)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from vestige.errors import BadInput
 from vestige.networks import HeadedModel
-from vestige.networks.backbone_change import compare_backbones
+from vestige.networks.backbone_change import UNCHECKED, compare_backbones
 
 
 @pytest.fixture(autouse=True)
@@ -288,3 +288,85 @@ def test_backbones_are_not_compared_on_made_up_inputs():
     model = transformers.ViTForImageClassification(config)
     with pytest.raises(BadInput, match="prior's as example"):
         HeadedModel.from_module(model, "classifier", pretrained=model)
+
+
+def test_without_a_pretrained_model_a_remark_says_that_nothing_was_checked():
+    headed = HeadedModel.from_module(ResNetLike(), "fc", example=pictures())
+    assert headed.remarks[-1] == UNCHECKED
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_examples_and_outputs_that_are_not_finite_are_refused(value):
+    broken = pictures()
+    broken[0, 0, 0, 0] = value
+    with pytest.raises(BadInput, match="example holds NaN"):
+        HeadedModel.from_module(ResNetLike(), "fc", example=broken)
+    model = ResNetLike()
+    with torch.no_grad():
+        model.fc.weight[0, 0] = value
+    with pytest.raises(BadInput, match="outputs for the example are NaN"):
+        HeadedModel.from_module(model, "fc", example=pictures())
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        nn.Softmax(1),
+        nn.LogSoftmax(1),
+        nn.Sigmoid(),
+        lambda x: x.log_softmax(1),
+        lambda x: x.sigmoid(),
+    ],
+)
+def test_probabilities_are_called_so(last):
+    with pytest.raises(BadInput, match=r"returns probabilities.*before the softmax"):
+        HeadedModel.from_module(Changed(last), "inner.fc", example=pictures())
+
+
+def test_heads_have_at_most_two_hidden_layers():
+    with pytest.raises(BadInput, match="at most 2 hidden layers, these are 3"):
+        HeadedModel(nn.Flatten(), 6, 2, (4, 4, 4))
+    assert HeadedModel(nn.Flatten(), 6, 2, (4, 3)).hidden_sizes == (4, 3)
+
+
+class Wrapped(nn.Module):
+    """As transformers classifiers do: a base model under a name, and a classifier."""
+
+    def __init__(self, base: nn.Module) -> None:
+        super().__init__()
+        self.base, self.classifier = base, nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.classifier(self.base(x))
+
+
+@pytest.mark.parametrize("step", [0.0, 1e-3, 1.0])
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_public_models_without_a_head_are_compared_by_their_backbone(step, wrapped):
+    whole, after = fine_tuned(step, head_only=step == 0)
+    public = copy.deepcopy(whole)
+    public.fc = nn.Identity()
+    layer = "fc"
+    if wrapped:
+        after.fc = nn.Identity()
+        after, layer = Wrapped(after), "classifier"
+        # A part that the released model lacks, such as a pooler, does not count.
+        public.pooler = nn.Linear(6, 6)
+    if step == 1.0:
+        with pytest.raises(BadInput, match="audit the training of the whole network"):
+            HeadedModel.from_module(after, layer, example=pictures(40), pretrained=public)
+        return
+    found = HeadedModel.from_module(after, layer, example=pictures(40), pretrained=public)
+    if wrapped:
+        said = "4 of 9 tensors" if step else "is the pre-trained one"
+        assert said in found.remarks[-1]
+    else:
+        same = HeadedModel.from_module(after, layer, example=pictures(40), pretrained=whole)
+        assert found.remarks == same.remarks
+
+
+def test_errors_about_the_pretrained_model_name_it():
+    with pytest.raises(BadInput, match="The pretrained model cannot be split"):
+        HeadedModel.from_module(ResNetLike(), "fc", example=pictures(4), pretrained=MobileNetLike())
+    with pytest.raises(BadInput, match=r"pretrained model's backbone .*different layers"):
+        compare_backbones(nn.Linear(3, 2), nn.Linear(3, 4), torch.zeros(2, 3))

@@ -12,7 +12,7 @@ from head_worlds import LeastSquares, digits, victim
 from vestige import run
 from vestige.bounds import DPSGD
 from vestige.engines import LocalProcesses
-from vestige.errors import BadInput, Conflict
+from vestige.errors import BadInput, Conflict, Interrupted
 from vestige.networks import HeadedModel
 from vestige.progress import Progress
 from vestige.studies.heads.plan import BLOCK, HeadStudy
@@ -105,13 +105,13 @@ def test_fewer_heads_another_seed_and_too_few_images_are_refused(study, tmp_path
     run(replace(study, mechanisms=(), heads=4), seed=3, directory=tmp_path / "r")
     before = sorted((p, p.read_bytes()) for p in tmp_path.rglob("*") if p.is_file())
     small = replace(study, mechanisms=(), heads=2)
-    with pytest.raises(Conflict, match="size 4, not 2"):
+    with pytest.raises(Conflict, match=r"size 4, not 2; give --heads 4 to resume it, or name"):
         run(small, seed=3, directory=tmp_path / "r")
     with pytest.raises(Conflict, match="seed 3, not 4"):
         run(replace(small, heads=8), seed=4, directory=tmp_path / "r")
     with pytest.raises(BadInput, match="share none"):
         run(replace(small, heads=100_000), seed=3, directory=tmp_path / "r")
-    with pytest.raises(Conflict, match="another study"):
+    with pytest.raises(Conflict, match="another study, which differs in confidence;"):
         run(replace(small, heads=8, confidence=0.9), seed=3, directory=tmp_path / "r")
     assert sorted((p, p.read_bytes()) for p in tmp_path.rglob("*") if p.is_file()) == before
 
@@ -121,6 +121,12 @@ def test_heads_are_added_on_other_engines_with_the_same_result(study, whole, tmp
     larger = replace(study, heads=2 * BLOCK)
     report = run(larger, seed=3, directory=tmp_path / "r", engine=LocalProcesses(1))
     assert without_looks(report) == without_looks(whole)
+
+
+def test_a_study_that_is_stopped_after_its_first_block_says_so(study, tmp_path):
+    with pytest.raises(Interrupted, match=r"Stopped after 1 of 2 blocks.*Rerun the same command"):
+        run(study, seed=3, directory=tmp_path / "r", watch=lambda where: where.done == 1)
+    assert run(study, seed=3, directory=tmp_path / "r").findings.failure is None
 
 
 def test_a_block_of_another_size_is_damaged(study, tmp_path):

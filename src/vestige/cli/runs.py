@@ -98,16 +98,23 @@ def run_file(
         study = load_plan(reference, kind)
         for name in given:
             if not hasattr(study, name):
-                raise BadInput(f"A {study.kind} has no {name}: leave out --{name}.")
+                raise BadInput(f"{_of_kind(study)} has no {name}: leave out --{name}.")
         study = replace(study, **given) if given else study  # pyright: ignore[reportArgumentType, reportCallIssue]
         sizes = [str(study.trials)] if hasattr(study, "trials") else []  # pyright: ignore[reportAttributeAccessIssue]
         if repeat is not None:
             if not isinstance(study, Audit):
-                raise BadInput(f"--repeat repeats an audit, and {reference} holds a {study.kind}.")
+                raise BadInput(
+                    f"--repeat repeats an audit, and {reference} holds {_of_kind(study, 'a')}."
+                )
             study, sizes = Repeated(study, repeat), [*sizes, f"repeat{repeat}"]
         stem = str(reference).replace(".py:", "-").removesuffix(".py")
         folder = out or Path("runs") / "-".join([Path(stem).name, *sizes, str(seed)])
         return run_and_render(study, seed, folder, redact=redact, engine=engine)
+
+
+def _of_kind(study: Study[Any], article: str = "A") -> str:
+    """The kind of a study with its article."""
+    return f"{article}{'n' * study.kind.startswith(tuple('aeiou'))} {study.kind}"
 
 
 def chosen_engine(place: str, workers: int, address: str) -> Engine:

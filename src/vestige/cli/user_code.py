@@ -41,6 +41,12 @@ def load_plan(reference: str | Path, kind: type[Study[Any]] | None = None) -> St
         else:
             name, found = _only_study(file, module)
         fits = isinstance(found, kind or Study)
+    held = [found] if found is not None else list(vars(module).values())
+    others = [one for one in held if isinstance(one, Study) and not isinstance(one, type)]
+    if not fits and others:
+        raise BadInput(
+            f"{file} holds a {others[0].kind} and no {name}: run it with 'vestige run {file}'."
+        )
     if found is None:
         raise BadInput(f"{file} defines no {name}: add a line '{name} = {wanted}(...)'.")
     if not fits or isinstance(found, type):

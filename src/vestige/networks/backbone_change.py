@@ -6,12 +6,15 @@ the backbone was fine-tuned too, the released features are not those that the he
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from vestige.choices import check_object
 from vestige.errors import BadInput
+from vestige.networks.splitting import Backbone, split
 
 SMALL = 0.3
 """Change of the features, as a share of their spread, up to which heads are still simulated on the
@@ -20,6 +23,11 @@ released ones: R² of estimated features falls from .956 to .939 at .12, .851 at
 
 ROUNDING = 1e-5
 """Change of the features, as a share of their spread, that is none."""
+UNCHECKED = (
+    "Whether the backbone was fine-tuned too was not checked: give the public model that "
+    "fine-tuning began with as pretrained=."
+)
+"""What is remarked where no pre-trained model was given."""
 
 AT_A_TIME = 64
 """Inputs that go through the backbones together."""
@@ -73,6 +81,45 @@ class BackboneChange:
         )
 
 
+def pretrained_backbone(
+    pretrained: nn.Module, released: nn.Module, layer: str, example: Tensor
+) -> nn.Module:
+    """The backbone of a public model: split at ``layer``, or as it is where it has no head.
+
+    A model without a head (``ViTModel``, one whose head is an Identity) holds the released
+    backbone's tensors, by their names within the part of the released model that it is; the
+    released backbone with these tensors is its backbone.
+    """
+    check_object("pretrained", pretrained, nn.Module)
+    try:
+        return split(pretrained, layer, example).backbone
+    except BadInput as error:
+        found = _with_tensors_of(pretrained, released)
+        if found is not None:
+            return found
+        raise BadInput(
+            f"The pretrained model cannot be split as the released one, and does not hold the "
+            f"tensors of its backbone. {error}"
+        ) from error
+
+
+def _with_tensors_of(pretrained: nn.Module, released: nn.Module) -> nn.Module | None:
+    """The released backbone with the tensors of a public model; None where some are missing."""
+    model = released.model if isinstance(released, Backbone) else released
+    own, public = model.state_dict(), pretrained.state_dict()
+    for name, _ in model.named_modules():
+        start = f"{name}." if name else ""
+        inside = {key: key.removeprefix(start) for key in own if key.startswith(start)}
+        if len(inside) == len(own) and all(
+            part in public and public[part].shape == own[key].shape for key, part in inside.items()
+        ):
+            found = copy.deepcopy(released)
+            target = found.model if isinstance(found, Backbone) else found
+            target.load_state_dict({key: public[part] for key, part in inside.items()})
+            return found
+    return None
+
+
 def compare_backbones(pretrained: nn.Module, released: nn.Module, inputs: Tensor) -> BackboneChange:
     """Compare parameters, buffers and features (on inputs such as the prior's records)."""
     if len(inputs) < 2:
@@ -81,8 +128,8 @@ def compare_backbones(pretrained: nn.Module, released: nn.Module, inputs: Tensor
     shapes = {name: value.shape for name, value in before.items()}
     if shapes != {name: value.shape for name, value in after.items()}:
         raise BadInput(
-            "The pre-trained backbone and the released one have different layers: give the model "
-            "that fine-tuning began with."
+            "The pretrained model's backbone and the released one have different layers: give the "
+            "model that fine-tuning began with as pretrained=."
         )
     differing = [name for name, value in before.items() if not torch.equal(value, after[name])]
     moved, norm = 0.0, 0.0

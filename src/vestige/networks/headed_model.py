@@ -15,15 +15,20 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from vestige.choices import check_module, check_whole
 from vestige.errors import BadInput
-from vestige.networks.backbone_change import compare_backbones
-from vestige.networks.splitting import split
+from vestige.networks.backbone_change import (
+    UNCHECKED,
+    compare_backbones,
+    pretrained_backbone,
+)
+from vestige.networks.splitting import MOST_LAYERS, split
 
 
 class HeadedModel(nn.Module):
     """A frozen backbone and a head: linear, or with hidden layers of ReLUs.
 
     ``backbone`` is any module that turns inputs into features of ``width`` numbers. ``outputs``
-    logits; a single one tells two labels apart. ``hidden`` units, or those of each hidden layer.
+    logits; a single one tells two labels apart. ``hidden`` units, or those of each of at most two
+    hidden layers.
     The backbone is used in eval mode, always.
 
     Attributes
@@ -53,6 +58,11 @@ class HeadedModel(nn.Module):
             raise BadInput(
                 "The backbone's batch norm is in train mode, so features of a record would depend "
                 "on the others: call backbone.eval() first."
+            )
+        if len(sizes) >= MOST_LAYERS:
+            raise BadInput(
+                f"A head has at most {MOST_LAYERS - 1} hidden layers, these are {len(sizes)}: let "
+                "the first ones belong to the backbone."
             )
         if min(width, outputs, *sizes) < 1:
             raise BadInput("A head needs features, outputs and hidden units: at least one each.")
@@ -85,10 +95,11 @@ class HeadedModel(nn.Module):
         the copy is in eval mode, so batch norm uses its running statistics. ``example`` is a batch
         of inputs; models of timm and transformers say themselves what they take.
 
-        ``pretrained`` is the public model that fine-tuning began with, split at the same layer: its
-        backbone is compared with the released one, on a few dozen of the prior's records as
-        ``example``. Where it was fine-tuned too, ``remarks`` say so; where features moved by more
-        than 0.3 of their spread, the model is refused.
+        ``pretrained`` is the public model that fine-tuning began with, split at the same layer, or
+        without a head: its backbone is compared with the released one, on a few dozen of the
+        prior's records as ``example``. Where it was fine-tuned too, ``remarks`` say so; where
+        features moved by more than 0.3 of their spread, the model is refused. Without
+        ``pretrained``, a remark says that this was not checked.
         """
         found = split(model, layer, example)
         remarks = found.remarks
@@ -97,11 +108,13 @@ class HeadedModel(nn.Module):
                 raise BadInput(
                     "Backbones are compared on records: give some of the prior's as example=."
                 )
-            before = split(pretrained, layer, example[:2]).backbone
+            before = pretrained_backbone(pretrained, found.backbone, layer, example[:2])
             change = compare_backbones(before, found.backbone, example)
             if not change.is_small:
                 raise BadInput(change.sentence)
             remarks = (*remarks, change.sentence)
+        else:
+            remarks = (*remarks, UNCHECKED)
         first, *rest = found.layers
         hidden = tuple(one.in_features for one in rest) or None
         outputs = found.layers[-1].out_features

@@ -36,6 +36,9 @@ EXAMPLES = 3
 MOST_LAYERS = 3
 """Linear layers of a head."""
 
+PROBABILITIES = (nn.Softmax, nn.LogSoftmax, nn.Sigmoid, nn.LogSigmoid)
+"""Modules that turn logits into probabilities or their logarithms."""
+
 
 @dataclass(frozen=True)
 class Split:
@@ -90,11 +93,19 @@ def split(model: nn.Module, layer: str, example: Tensor | None = None) -> Split:
     inputs = made_up_inputs(model) if example is None else example
     if not isinstance(inputs, Tensor) or inputs.dim() < 2 or not len(inputs):
         raise BadInput("The example is a batch of inputs, as the model takes them: a tensor.")
+    if not bool(torch.isfinite(inputs).all()):
+        raise BadInput("The example holds NaN or infinite values: give records without them.")
     own = copied(model)
     check_weights(own)
     calls, outputs = _calls(own, inputs)
     chain = _head_calls(own, calls, layer)
-    layers = _layers(layer, chain, logits_of(outputs))
+    logits = logits_of(outputs)
+    if not bool(torch.isfinite(logits).all()):
+        raise BadInput(
+            "The model's outputs for the example are NaN or infinite: load sound weights, or check "
+            "how the example is normalised."
+        )
+    layers = _layers(layer, chain, logits)
     remarks = tuple(_remarks(model, own, chain))
     _check_bias(layers)
     check_layers(own, layers, inputs, logits_of(outputs))
@@ -240,15 +251,16 @@ def _layers(layer: str, chain: list[_Call], logits: Tensor) -> tuple[nn.Linear, 
         elif isinstance(module, nn.ReLU) and same(seen, current) and not rectified:
             # In place, the recorded tensors are the same one already.
             current, rectified = call.output, True
+        elif isinstance(module, PROBABILITIES) and call is chain[-1]:
+            raise BadInput(_probabilities(f" (its last layer is a {type(module).__name__})"))
         elif not isinstance(module, (nn.Identity, _DropoutNd, nn.Flatten)):
             raise BadInput(_unsupported(layer, f"{type(module).__name__} ({call.name})"))
     assert current is not None
     if rectified or not same(logits.reshape(len(logits), -1), current):
-        if current.shape[1] > 1 and same(logits, current.softmax(-1)):
-            raise BadInput(
-                "The model returns probabilities: split a model that returns logits, before the "
-                "softmax."
-            )
+        found = logits.reshape(len(logits), -1)
+        several = (current.softmax(-1), current.log_softmax(-1)) if current.shape[1] > 1 else ()
+        if any(same(found, one) for one in (*several, current.sigmoid())):
+            raise BadInput(_probabilities(""))
         raise BadInput(_unsupported(layer, "more than that before the model's output"))
     if len(layers) > MOST_LAYERS:
         raise BadInput(
@@ -256,6 +268,13 @@ def _layers(layer: str, chain: list[_Call], logits: Tensor) -> tuple[nn.Linear, 
             f"{MOST_LAYERS}: choose a later layer."
         )
     return tuple(layers)
+
+
+def _probabilities(how: str) -> str:
+    return (
+        f"The model returns probabilities{how}: split a model that returns logits, before the "
+        "softmax."
+    )
 
 
 def _unsupported(layer: str, what: str) -> str:

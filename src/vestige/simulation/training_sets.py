@@ -62,7 +62,7 @@ class ClassCounts:
 
     @classmethod
     def balanced(cls, classes: int, records: int) -> ClassCounts:
-        """As many records of every class."""
+        """``records`` in total, as many of every class: ``balanced(10, 20)`` is two of each."""
         if classes < 1 or records < classes or records % classes:
             raise BadInput(
                 f"{records} records cannot be shared evenly by {classes} classes: choose a "

@@ -69,6 +69,9 @@ _DIFFERENCES = {
 }
 
 
+_SIZES = ("heads", "trials")
+"""Fields of studies that say how large they are, and options of commands."""
+
 CHOSEN = "chosen_attacks"
 """Among the digests of fields: the attacks that were recommended to a study."""
 
@@ -177,7 +180,8 @@ class RunFolder:
                 if key == "identity" and names:
                     said = f"another study, which differs in {names}"
                 raise Conflict(
-                    f"{self.path} holds {said}; name a new folder, nothing was written here."
+                    f"{self.path} holds {said}; {_way_on(key, held, wanted)}name a new folder, "
+                    "nothing was written here."
                 )
 
     def _holds_own_units(self) -> bool:
@@ -333,6 +337,14 @@ def _grows(held: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     return isinstance(before, int) and isinstance(now, int) and 0 < before < now
 
 
+def _way_on(key: str, held: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    """How to resume a folder that was grown, where the study asks for less than it holds."""
+    before, options = held.get("size"), [one for one in _SIZES if one in wanted[_FIELDS]]
+    if key not in _GROWS or not isinstance(before, int) or len(options) != 1:
+        return ""
+    return f"give --{options[0]} {before} to resume it, or "
+
+
 def _sizes(held: object) -> list[int]:
     """The positive whole numbers of a list in a document."""
     known = held if isinstance(held, list) else []
@@ -345,6 +357,8 @@ def _differing(held: object, wanted: Mapping[str, str]) -> str:
         return ""
     known = {*wanted, *(name for name in held if re.fullmatch(r"[\w.\[\]]{1,80}", name))}
     names = [name for name in sorted(known) if held.get(name) != wanted.get(name)]
+    # Sizes may differ, so they are not why a folder is refused for its identity.
+    names = [name for name in names if name not in _SIZES] or names
     if CHOSEN in names:
         names = [name for name in names if not re.match(r"attacks\b|" + CHOSEN, name)]
         names.append("the attacks, which Vestige chose at least once")

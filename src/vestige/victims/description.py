@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from vestige.bounds.description import in_words
+from vestige.reports.numbers import plural
 from vestige.simulation.convex import ConvexSimulator
 from vestige.simulation.dp_sgd import ClippedNoise
 from vestige.simulation.head import HeadSimulator
@@ -73,7 +74,7 @@ def _head_words(simulator: HeadSimulator) -> tuple[str, str]:
     training, model = simulator.training, simulator.model
     sizes = " and ".join(map(str, model.hidden_sizes))
     hidden = f"{sizes} hidden ReLUs" if sizes else "linear"
-    form = f"{hidden}, {model.width:,} features, {model.outputs} outputs"
+    form = f"{hidden}, {model.width:,} features, {plural(model.outputs, 'output')}"
     words = [f"{training.epochs} epochs of {training.optimizer}"]
     if training.private is not None:
         words = [in_words(training.private)]

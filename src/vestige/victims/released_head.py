@@ -57,8 +57,8 @@ class ReleasedHead:
         fits = (labels, 1) if labels == 2 else (labels,)
         if self.model.outputs not in fits:
             raise BadInput(
-                f"The head has {self.model.outputs} outputs, but its training set teaches "
-                f"{labels} labels: make them equal."
+                f"The head has outputs={self.model.outputs}, but its training set teaches {labels} "
+                "labels: make them equal."
             )
 
     @property

@@ -62,6 +62,10 @@ LAW = "2"
 """Changes whenever the same seed gives other heads than before."""
 
 
+DIVERGED = 1e18
+"""Weights of this size have squares that single precision does not hold any more in sums."""
+
+
 @dataclass(frozen=True)
 class ShadowHeads:
     """Trained heads: ``weights`` (s, size), parameters in the simulator's order, and their sets.
@@ -130,7 +134,7 @@ class HeadFactory:
         taught = self.training.makeup.outputs
         if model.outputs != taught and not (model.outputs == 1 and taught == 2):
             raise BadInput(
-                f"The head has {model.outputs} outputs, but its training set teaches {taught} "
+                f"The head has outputs={model.outputs}, but its training set teaches {taught} "
                 "labels: make them equal."
             )
         if self.simulator.loss is not (logistic if model.outputs == 1 else cross_entropy):
@@ -191,7 +195,7 @@ class HeadFactory:
             rows = kernels.train_heads(
                 self.training, self.features.detach(), sets, outputs, self._round, generator
             )
-            return ShadowHeads(rows, sets)
+            return ShadowHeads(self._sound(rows), sets)
         rows, coefficients = self.features.new_empty((len(sets), self.size)), []
         for first in range(0, len(sets), self._round):
             part = slice(first, first + self._round)
@@ -199,7 +203,18 @@ class HeadFactory:
             first_layer = self._train_into(rows[part], chosen, generator, kernels)
             if self.coefficients and isinstance(first_layer, Span):
                 coefficients.append(first_layer.coefficients)
-        return ShadowHeads(rows, sets, torch.cat(coefficients) if coefficients else None)
+        found = torch.cat(coefficients) if coefficients else None
+        return ShadowHeads(self._sound(rows), sets, found)
+
+    def _sound(self, rows: Tensor) -> Tensor:
+        """The weights (s, size), if their training did not diverge."""
+        if rows.numel() and not all(abs(float(v)) < DIVERGED for v in rows.aminmax()):
+            raise BadInput(
+                "The training of simulated heads diverges, to weights that are NaN, infinite or "
+                f"too large to square: its learning rate is {self.training.learning_rate:g}; "
+                "state the rate of a training that converges."
+            )
+        return rows
 
     @property
     def trained_by(self) -> str:

@@ -14,9 +14,10 @@ from vestige import progress
 from vestige.bounds.accounting import epsilon_by_privacy_loss
 from vestige.choices import check_fields, check_object, check_whole
 from vestige.content import code_digest, combined_digest, tensors_digest
-from vestige.errors import BadInput
+from vestige.errors import BadInput, Interrupted
 from vestige.interfaces import Attack, Reconstructor
 from vestige.mechanisms import DPSGD
+from vestige.networks.backbone_change import UNCHECKED
 from vestige.records import Prior, Records
 from vestige.reports.heads import HeadFindings, HeadRates, PrivacyPoint
 from vestige.reports.numbers import count
@@ -258,9 +259,12 @@ class HeadStudy(Declared):
             if len(own) == self.blocks:
                 studied.append(self._studied(own, sets, about.seed, number, confidence))
         if not studied:
-            raise BadInput(
-                "Too few heads are finished to report on any: rerun the same command to resume."
-            )
+            if about.failure is not None and about.failure.attack is None:
+                done = (
+                    f"Stopped after {len(results)} of {self.blocks} blocks of heads, which are kept"
+                )
+                raise Interrupted(f"{done}. Rerun the same command to resume.")
+            raise BadInput("Too few heads are finished to report on any: rerun the same command.")
         thresholds = nearest_neighbor_thresholds(self.records, self.prior.records)
         main = studied[0]
         shown = middle_head(main.drawn)
@@ -294,7 +298,10 @@ class HeadStudy(Declared):
                 held_out=self.held_out is not None,
             ),
             seed=about.seed,
-            limits=head_limits(main.rates, about.earlier_sizes, self.confidence),
+            limits=(
+                *head_limits(main.rates, about.earlier_sizes, self.confidence),
+                *(one for one in self.victim.model.remarks if one == UNCHECKED),
+            ),
             settings={
                 **self.victim.describe(),
                 "Heads": _heads_in_words(self.heads, about.earlier_sizes),

@@ -19,6 +19,7 @@ from vestige.interfaces import (
     ModelRelease,
     Release,
 )
+from vestige.networks.headed_model import HeadedModel
 from vestige.records import Records
 from vestige.reports.parts import Check, CheckOutcome
 from vestige.simulation.gradient import GradientSimulator
@@ -66,6 +67,8 @@ def check_form(simulator: Simulator, release: Release) -> list[Check]:
     checks = []
     missing = [name for name in known if name not in release.tensors]
     frozen = [n for n, p in simulator.model.named_parameters() if not p.requires_grad]
+    if isinstance(simulator.network, HeadedModel):  # a frozen backbone is what a head is trained on
+        frozen = [name for name in frozen if not name.startswith("backbone.")]
     if missing or frozen:
         names = _few([*missing, *frozen])
         silent = "are not trained" if isinstance(release, ModelRelease) else "send no gradient"
