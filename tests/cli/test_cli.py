@@ -32,6 +32,7 @@ from vestige.cli.app import app, main
 from vestige.cli.demonstration import digits_as_large_as_mnist
 from vestige.cli.prior_records import with_model_classes
 from vestige.cli.user_code import load_model, load_plan
+from vestige.errors import BadInput
 from vestige.interfaces import GradientRelease, Hints, Observation, UpdateRelease
 from vestige.records import ImageSpace, Records
 from vestige.reports.files import load_report
@@ -39,6 +40,7 @@ from vestige.reports.heads import HeadReport
 from vestige.reports.noise import NoiseReport
 from vestige.reports.parts import VerdictKind
 from vestige.streams import stream
+from vestige.studies.audit.plan import Audit
 from vestige.studies.store import RunFolder
 from vestige.threats import HonestServer
 from vestige.victims import SharedGradient

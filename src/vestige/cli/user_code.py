@@ -43,7 +43,7 @@ def load_plan(reference: str | Path, kind: type[Study[Any]] | None = None) -> St
         fits = isinstance(found, kind or Study)
     held = [found] if found is not None else list(vars(module).values())
     others = [one for one in held if isinstance(one, Study) and not isinstance(one, type)]
-    if not fits and others:
+    if kind is not None and not fits and others:
         raise BadInput(
             f"{file} holds a {others[0].kind} and no {name}: run it with 'vestige run {file}'."
         )

@@ -260,10 +260,8 @@ class HeadStudy(Declared):
                 studied.append(self._studied(own, sets, about.seed, number, confidence))
         if not studied:
             if about.failure is not None and about.failure.attack is None:
-                done = (
-                    f"Stopped after {len(results)} of {self.blocks} blocks of heads, which are kept"
-                )
-                raise Interrupted(f"{done}. Rerun the same command to resume.")
+                done = f"{len(results)} of {self.blocks} blocks of heads, which are kept"
+                raise Interrupted(f"Stopped after {done}. Rerun the same command to resume.")
             raise BadInput("Too few heads are finished to report on any: rerun the same command.")
         thresholds = nearest_neighbor_thresholds(self.records, self.prior.records)
         main = studied[0]
@@ -298,10 +296,8 @@ class HeadStudy(Declared):
                 held_out=self.held_out is not None,
             ),
             seed=about.seed,
-            limits=(
-                *head_limits(main.rates, about.earlier_sizes, self.confidence),
-                *(one for one in self.victim.model.remarks if one == UNCHECKED),
-            ),
+            limits=head_limits(main.rates, about.earlier_sizes, self.confidence)
+            + tuple(one for one in self.victim.model.remarks if one == UNCHECKED),
             settings={
                 **self.victim.describe(),
                 "Heads": _heads_in_words(self.heads, about.earlier_sizes),

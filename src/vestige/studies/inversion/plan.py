@@ -17,7 +17,7 @@ from vestige.choices import check_fields, check_object, check_whole
 from vestige.content import code_digest, combined_digest, tensors_digest
 from vestige.engines import Engine
 from vestige.errors import BadInput
-from vestige.interfaces import Attack, Observation, Public, Reconstruction
+from vestige.interfaces import Attack, ModelRelease, Observation, Public, Reconstruction
 from vestige.progress import Watch
 from vestige.records import Prior, Records, TextSpace
 from vestige.reports.inversion import Candidate, InversionFindings
@@ -99,7 +99,7 @@ class Inversion(Declared):
     samples: int = 3
     rehearsals: int = 0
     reference: Records | None = None
-    title: str = "A captured gradient"
+    title: str = ""
     settings: Mapping[str, str] = field(default_factory=dict)
     remarks: Sequence[Check] = ()
 
@@ -122,7 +122,8 @@ class Inversion(Declared):
     @property
     def heading(self) -> str:
         """The title of the report."""
-        return self.title
+        whole = isinstance(self.observation.release, ModelRelease)
+        return self.title or ("A released model" if whole else "A captured gradient")
 
     @cached_property
     def chosen_attacks(self) -> Sequence[Attack]:
@@ -277,7 +278,7 @@ class Inversion(Declared):
         if isinstance(public.simulator, InformedSimulator):
             told.append(f"the other {len(public.simulator.companions):,} training records")
         return InversionFindings(
-            title=self.title,
+            title=self.heading,
             release=f"a captured {kind}",
             defense=defense_words(public.simulator),
             space=describe_space(public.space),
@@ -300,7 +301,7 @@ class Inversion(Declared):
             replayed=self._replayed,
             limits=LIMITS,
             settings={
-                "Release": f"{type(observation.release).__name__}",
+                "Release": type(observation.release).__name__,
                 **with_table(_client_words(public), public.space),
                 "Runs of each attack": str(self.samples),
                 "Seed": str(seed),
@@ -320,7 +321,7 @@ def invert(
     *,
     samples: int = 3,
     seed: int = 0,
-    title: str = "A captured gradient",
+    title: str = "",
     reference: Records | None = None,
     rehearsals: int = 0,
     directory: str | Path | None = None,
@@ -358,9 +359,8 @@ def _candidates(
 
 
 def _prior_sentence(prior: Prior) -> str:
-    if not prior.collected:
-        return "No records were given as a prior."
-    return f"{len(prior.records):,} records were given as a prior."
+    given = f"{len(prior.records):,}" if prior.collected else "No"
+    return f"{given} records were given as a prior."
 
 
 def _range_checks(name: str, best: Reconstruction, public: Public) -> list[Check]:
