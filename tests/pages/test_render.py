@@ -12,7 +12,7 @@ from vestige.pages import render
 from vestige.pages.audit import page as audit_page
 from vestige.pages.audit.features import original
 from vestige.pages.inversion import page as inversion_page
-from vestige.pages.inversion.page import stamp_of
+from vestige.pages.inversion.page import candidate_views, stamp_of
 from vestige.pages.pictures import data_uri, sprite_uri
 from vestige.reports.audit import AuditReport, Claim
 from vestige.reports.inversion import Candidate, InversionReport
@@ -499,3 +499,15 @@ def test_a_lost_trial_is_a_box_that_says_so() -> None:
     page = render(changed(report, exhibits=exhibits, hits=(*hits[:-1], False)))
     assert 'aria-label="Reconstruction: nothing"' in page
     assert "Distance –, nearest decoy –" in page
+
+
+def test_runs_that_draw_the_same_have_words_in_place_of_a_white_map():
+    report = STATES["captured"]()
+    shown = report.findings.candidates[0]
+    white = Picture.of(np.ones(shown.picture.array().shape))
+    for agreement, alike in ((white, True), (Picture.of(np.full(white.array().shape, 0.5)), False)):
+        candidate = shown.model_copy(update={"agreement": agreement})
+        found = report.findings.model_copy(update={"candidates": (candidate,)})
+        (view,) = candidate_views(found, agreement=True)
+        assert ("all runs drew the same" in view.facts) is alike
+        assert ("Agreement" in [one.role for one in view.frames]) is not alike

@@ -12,9 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from vestige.choices import check_object
 from vestige.errors import BadInput
-from vestige.networks.splitting import Backbone, split
 
 SMALL = 0.3
 """Change of the features, as a share of their spread, up to which heads are still simulated on the
@@ -81,41 +79,21 @@ class BackboneChange:
         )
 
 
-def pretrained_backbone(
-    pretrained: nn.Module, released: nn.Module, layer: str, example: Tensor
-) -> nn.Module:
-    """The backbone of a public model: split at ``layer``, or as it is where it has no head.
+def with_tensors_of(public: nn.Module, released: nn.Module) -> nn.Module | None:
+    """The released backbone with the tensors of a public model; None where some are missing.
 
-    A model without a head (``ViTModel``, one whose head is an Identity) holds the released
-    backbone's tensors, by their names within the part of the released model that it is; the
-    released backbone with these tensors is its backbone.
+    A public model without a head (``ViTModel``, one whose head is an Identity) holds them by their
+    names within the part of the released model that it is.
     """
-    check_object("pretrained", pretrained, nn.Module)
-    try:
-        return split(pretrained, layer, example).backbone
-    except BadInput as error:
-        found = _with_tensors_of(pretrained, released)
-        if found is not None:
-            return found
-        raise BadInput(
-            f"The pretrained model cannot be split as the released one, and does not hold the "
-            f"tensors of its backbone. {error}"
-        ) from error
-
-
-def _with_tensors_of(pretrained: nn.Module, released: nn.Module) -> nn.Module | None:
-    """The released backbone with the tensors of a public model; None where some are missing."""
-    model = released.model if isinstance(released, Backbone) else released
-    own, public = model.state_dict(), pretrained.state_dict()
-    for name, _ in model.named_modules():
+    own, theirs = released.state_dict(), public.state_dict()
+    for name, _ in released.named_modules():
         start = f"{name}." if name else ""
         inside = {key: key.removeprefix(start) for key in own if key.startswith(start)}
         if len(inside) == len(own) and all(
-            part in public and public[part].shape == own[key].shape for key, part in inside.items()
+            part in theirs and theirs[part].shape == own[key].shape for key, part in inside.items()
         ):
             found = copy.deepcopy(released)
-            target = found.model if isinstance(found, Backbone) else found
-            target.load_state_dict({key: public[part] for key, part in inside.items()})
+            found.load_state_dict({key: theirs[part] for key, part in inside.items()})
             return found
     return None
 

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from vestige.choices import check_module, check_whole
+from vestige.choices import check_module, check_object, check_whole
 from vestige.errors import BadInput
 from vestige.networks.backbone_change import (
     UNCHECKED,
     compare_backbones,
-    pretrained_backbone,
+    with_tensors_of,
 )
 from vestige.networks.splitting import MOST_LAYERS, split
 
@@ -108,7 +108,7 @@ class HeadedModel(nn.Module):
                 raise BadInput(
                     "Backbones are compared on records: give some of the prior's as example=."
                 )
-            before = pretrained_backbone(pretrained, found.backbone, layer, example[:2])
+            before = _pretrained_backbone(pretrained, found.backbone, layer, example[:2])
             change = compare_backbones(before, found.backbone, example)
             if not change.is_small:
                 raise BadInput(change.sentence)
@@ -162,3 +162,20 @@ class HeadedModel(nn.Module):
         """Logits of features under named parameters (``head.weight``, …)."""
         own = {name.removeprefix("head."): value for name, value in parameters.items()}
         return torch.func.functional_call(self.head, own, (features,))
+
+
+def _pretrained_backbone(
+    pretrained: nn.Module, released: nn.Module, layer: str, example: Tensor
+) -> nn.Module:
+    """The backbone of a public model: split at ``layer``, or as it is where it has no head."""
+    check_object("pretrained", pretrained, nn.Module)
+    try:
+        return split(pretrained, layer, example).backbone
+    except BadInput as error:
+        found = with_tensors_of(pretrained, released)
+        if found is None:
+            raise BadInput(
+                "The pretrained model cannot be split as the released one, and does not hold the "
+                f"tensors of its backbone. {error}"
+            ) from error
+        return found

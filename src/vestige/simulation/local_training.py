@@ -11,7 +11,6 @@ from torch import Tensor
 
 from vestige.choices import check_fields
 from vestige.errors import BadInput
-from vestige.reports.numbers import plural
 from vestige.simulation.dp_sgd import ClippedNoise, clipped_gradient
 from vestige.simulation.refusals import refusing
 
@@ -36,7 +35,7 @@ class Normalization:
         if len(self.mean) not in (1, x.shape[1]):
             raise BadInput(
                 f"The normalisation has {len(self.mean)} means and deviations and the records have "
-                f"{plural(x.shape[1], 'channel')}: give one of each for every channel."
+                f"{x.shape[1]} channel{'s' * (x.shape[1] > 1)}: give one of each for every channel."
             )
         shape = (1, -1) + (1,) * (x.dim() - 2)
         mean = torch.tensor(self.mean, dtype=x.dtype, device=x.device).reshape(shape)

@@ -112,7 +112,7 @@ def candidates_note(findings: InversionFindings) -> str:
         "Candidates were not compared with a secret: that independent runs agree says what the "
         "release determines under this attack, and not that it is true.",
         "Where an agreement map is dark, the attack or its prior made up what is seen."
-        if any(c.agreement is not None for c in findings.candidates)
+        if any(c.agreement is not None and not _alike(c) for c in findings.candidates)
         else "",
         f"{numbers.count(left)} more are in the record." if left > 0 else "",
     ]
@@ -145,6 +145,8 @@ def candidate_views(findings: InversionFindings, *, agreement: bool) -> tuple[Ca
                 findings.confidence,
             ),
         ]
+        alike = _alike(candidate)
+        facts.append("all runs drew the same" if alike else "")
         shown: list[Frame] = []
         words, absent = None, ""
         features: list[tuple[str, str]] = []
@@ -157,7 +159,8 @@ def candidate_views(findings: InversionFindings, *, agreement: bool) -> tuple[Ca
                     f"Candidate {place}: not verified",
                 )
             )
-            if agreement and (candidate.agreement is not None or findings.redacted):
+            # A map that is white throughout says nothing that the words do not.
+            if agreement and not alike and (candidate.agreement is not None or findings.redacted):
                 shown.append(
                     frame(
                         findings.redacted,
@@ -190,6 +193,12 @@ def _styles(findings: InversionFindings) -> tuple[str, ...]:
     if findings.space.kind == "image":
         return (Scale.of(findings.space.shape).css() + "\n",)
     return (text("texts.css"),) if findings.space.kind == "text" else ()
+
+
+def _alike(candidate: Candidate) -> bool:
+    """Whether all runs drew the same, as an attack without randomness does."""
+    drawn = None if candidate.agreement is None else candidate.agreement.array()
+    return drawn is not None and bool((drawn >= (255 if drawn.dtype == "uint8" else 1)).all())
 
 
 def feature_list(features: list[tuple[str, str]]) -> Table:
