@@ -22,9 +22,11 @@ BATCH_SHOWN = 16
 
 
 def with_exhibits(
-    findings: AuditFindings, results: Sequence[TrialResult], space: Space
+    findings: AuditFindings, results: Sequence[TrialResult], space: Space | None = None
 ) -> AuditFindings:
     """Findings with the best, median and worst trial of the strongest attack.
+
+    Only words of texts need their ``space``.
 
     All of its trials are shown if there are at most 5. The median trial has a film; of two in the
     middle it is the worse one.
@@ -73,7 +75,7 @@ def _exhibit(
     outcome: Outcome,
     place: int,
     result: TrialResult,
-    space: Space,
+    space: Space | None,
 ) -> Exhibit:
     secrets, slot = result.tensors["secret/x"], result.slot
     found = result.tensors[f"matched/{attack.name}"]
