@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from vestige.studies.heads.plan import HeadStudy as HeadStudy
     from vestige.studies.inversion.plan import Inversion as Inversion
     from vestige.studies.inversion.plan import invert as invert
-    from vestige.studies.judge import judge as judge
     from vestige.studies.noise.plan import NoiseStudy as NoiseStudy
     from vestige.studies.risk.plan import RecordRisk as RecordRisk
     from vestige.studies.run import run as run

@@ -267,7 +267,7 @@ def test_an_audit_gives_one_record_on_every_engine(engine, tmp_path):
         assert all(moment.part == "" and moment.total == 8 for moment in moments)
     files = {path.name for path in (tmp_path / "run").rglob("*") if path.is_file()}
     trials = {f"{number:06}.safetensors" for number in range(8)}
-    assert files == {"lock", "manifest.json", "report.json"} | trials
+    assert files == {"lock", "manifest.json", "report.json", "digests.json"} | trials
     # Nothing is run again: an engine that cannot start is not asked.
     again = run(
         replace(gradient_audit(), trials=8), seed=3, directory=tmp_path / "run", engine=Broken()

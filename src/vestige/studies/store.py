@@ -176,7 +176,8 @@ class RunFolder:
             if held.get(key) != wanted[key]:
                 said = _DIFFERENCES.get(key, f"another study, with another {key}")
                 said = said.format(held=brief(held.get(key)), wanted=wanted[key])
-                names = _differing(held.get(_FIELDS), wanted[_FIELDS])
+                grows = "size" in wanted
+                names = _differing(held.get(_FIELDS), wanted[_FIELDS], grows=grows)
                 if key == "identity" and names:
                     said = f"another study, which differs in {names}"
                 raise Conflict(
@@ -351,14 +352,14 @@ def _sizes(held: object) -> list[int]:
     return [size for size in known if isinstance(size, int) and size > 0]
 
 
-def _differing(held: object, wanted: Mapping[str, str]) -> str:
+def _differing(held: object, wanted: Mapping[str, str], *, grows: bool) -> str:
     """The names of fields whose digests differ, in words; empty if none are known to."""
     if not isinstance(held, dict):
         return ""
     known = {*wanted, *(name for name in held if re.fullmatch(r"[\w.\[\]]{1,80}", name))}
     names = [name for name in sorted(known) if held.get(name) != wanted.get(name)]
-    # Sizes may differ, so they are not why a folder is refused for its identity.
-    names = [name for name in names if name not in _SIZES] or names
+    if grows:  # sizes may differ, so they are not why a folder is refused
+        names = [name for name in names if name not in _SIZES] or names
     if CHOSEN in names:
         names = [name for name in names if not re.match(r"attacks\b|" + CHOSEN, name)]
         names.append("the attacks, which Vestige chose at least once")

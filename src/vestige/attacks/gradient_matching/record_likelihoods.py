@@ -35,11 +35,11 @@ def gaussian_log_likelihoods(
     if not bool((deviation > 0).all()):
         return None
     found = []
-    with torch.no_grad():
-        for x, y in zip(records.x, records.y):
-            targets = matching.targets(y[None])
-            replayed = matching.simulated(x[None].to(matching.like), targets, functional=False)
-            found.append(-0.5 * ((observed - replayed.double()) / deviation).square().sum())
+    for x, y in zip(records.x, records.y):
+        targets = matching.targets(y[None])
+        replayed = matching.simulated(x[None].to(matching.like), targets, functional=False)
+        apart = observed - replayed.detach().double()
+        found.append(-0.5 * (apart / deviation).square().sum())
     return torch.stack(found).cpu()
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-import numpy as np
 from torch import Tensor
 
 from vestige import progress
-from vestige.bounds.accounting import epsilon_by_privacy_loss
 from vestige.choices import check_fields, check_object, check_whole
 from vestige.content import code_digest, combined_digest, tensors_digest
 from vestige.errors import BadInput, Interrupted
@@ -19,7 +18,7 @@ from vestige.interfaces import Attack, Reconstructor
 from vestige.mechanisms import DPSGD
 from vestige.networks.backbone_change import UNCHECKED
 from vestige.records import Prior, Records
-from vestige.reports.heads import HeadFindings, HeadRates, PrivacyPoint
+from vestige.reports.heads import HeadFindings, PrivacyPoint
 from vestige.reports.numbers import count
 from vestige.reports.parts import AttackDescription, Check, Picture
 from vestige.simulation.backbone_features import features_of
@@ -30,7 +29,6 @@ from vestige.studies.heads.accuracy import accuracy_facts, tested_records
 from vestige.studies.heads.counting import rates_of
 from vestige.studies.heads.judge import head_limits
 from vestige.studies.heads.measure import (
-    DrawnHeads,
     check_heads,
     drawn_heads,
     head_exhibit,
@@ -39,6 +37,7 @@ from vestige.studies.heads.measure import (
     nearest_member,
 )
 from vestige.studies.heads.preflight import check_features, check_parts, check_sets
+from vestige.studies.heads.privacy_points import StudiedHeads, privacy_point
 from vestige.studies.heads.rates import nearest_neighbor_thresholds
 from vestige.studies.heads.reading import Decoder, HeadReadings, read_heads
 from vestige.studies.report_parts import (
@@ -52,9 +51,6 @@ from vestige.studies.study import Header
 from vestige.studies.unit_files import UnitResult, damaged_unit, unit_bytes
 from vestige.threats import WeakAdversary
 from vestige.victims import ReleasedHead
-
-NORMAL_QUANTILE = 1.959964
-"""Two-sided 95%: limits of a mean accuracy over heads."""
 
 BLOCK = 25
 """Heads of one unit: attacks that read many heads at once are faster in blocks."""
@@ -193,11 +189,11 @@ class HeadStudy(Declared):
 
     def _given(self) -> list[str]:
         """What backbone and decoder give for two images: their code is in no repr."""
-        some = self.records[:2]
-        features = features_of(self.victim.simulator, some).cpu()
-        found = [features]
-        if self.decoder is not None:
-            found.append(self.decoder(features, some.y.cpu()).cpu())
+        some, found = self.records[:2], []
+        with suppress(Exception):  # the preflight says what is wrong with them
+            found.append(features_of(self.victim.simulator, some).cpu())
+            if self.decoder is not None:
+                found.append(self.decoder(found[0], some.y.cpu()).cpu())
         spread = [one.flatten()[:: max(1, one.numel() // 50)] for one in found]
         return [f"{value:.4g}" for one in spread for value in one.tolist()]
 
@@ -271,7 +267,7 @@ class HeadStudy(Declared):
         if self.mechanisms and len(studied) == len(self.victims):
             place = middle_class(main.drawn, shown)
             known = [one.training.private for one in self.victims]
-            privacy = tuple(_privacy_point(m, s, shown, place) for m, s in zip(known, studied))
+            privacy = tuple(privacy_point(m, s, shown, place) for m, s in zip(known, studied))
             privacy = tuple(sorted(privacy, key=lambda p: (p.epsilon is None, p.epsilon or 0.0)))
             nearest = nearest_member(main.drawn, main.drawn.images, shown, place, own=True)
             secret = Picture.of(nearest.numpy())
@@ -342,15 +338,6 @@ class HeadStudy(Declared):
 
 
 @dataclass(frozen=True)
-class StudiedHeads:
-    """One victim's heads, what was drawn of them, and the rates."""
-
-    drawn: DrawnHeads
-    rates: HeadRates
-    accuracies: np.ndarray | None
-
-
-@dataclass(frozen=True)
 class HeadWork:
     """Trains a block of heads and lets the prepared attack read them."""
 
@@ -384,30 +371,3 @@ def _heads_in_words(heads: int, earlier_sizes: Sequence[int]) -> str:
     if not earlier_sizes:
         return count(heads)
     return f"{count(heads)}, extended from {', '.join(map(count, earlier_sizes))}"
-
-
-def _privacy_point(
-    mechanism: DPSGD | None, studied: StudiedHeads, head: int, place: int
-) -> PrivacyPoint:
-    drawn, rates, accuracies = studied.drawn, studied.rates, studied.accuracies
-    assert accuracies is not None
-    delta = None if mechanism is None else drawn.sets.members.shape[1] ** -1.1
-    epsilon = None
-    if mechanism is not None and delta is not None:
-        epsilon = epsilon_by_privacy_loss(mechanism, delta)
-    spread = NORMAL_QUANTILE * float(accuracies.std(ddof=1)) / len(accuracies) ** 0.5
-    mean, image = float(accuracies.mean()), drawn.images[head, place]
-    error = float(drawn.errors(drawn.images)[head, place])
-    finite = np.isfinite(error)
-    return PrivacyPoint(
-        epsilon=epsilon,
-        delta=delta,
-        accuracy=mean,
-        accuracy_lower=max(0.0, mean - spread),
-        accuracy_upper=min(1.0, mean + spread),
-        operating_point=rates.pooled.operating_point,
-        true_positives=rates.pooled.true_positives,
-        counted=rates.counted,
-        reconstruction=Picture.of(image.numpy()) if finite else None,
-        error=error if finite else None,
-    )
