@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from vestige import Comparison, Prior, judge, load_report, run
+from vestige import Comparison, Prior, load_report, run
 from vestige.defenses import Combined, GradientClipping, GradientNoise, GradientQuantization
 from vestige.engines import LocalProcesses
 from vestige.errors import BadInput
@@ -21,6 +21,7 @@ from vestige.reports.parts import Times, VerdictKind
 from vestige.simulation.alterations import Reading
 from vestige.studies import ComparedServer, UtilityTraining
 from vestige.studies.comparison.error_floors import UNKNOWN, error_floor
+from vestige.studies.judge import judge
 from vestige.studies.study import Study
 from vestige.victims import SharedGradient
 from worlds import draws, linear_network, small_audit
