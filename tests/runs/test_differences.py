@@ -170,6 +170,13 @@ def test_what_is_refused(folders, tmp_path):
     findings = load_report(folders / "old").findings
     with pytest.raises(BadInput, match="count hits differently"):
         difference_of(findings, findings.model_copy(update={"decoys": 3}))
+    with pytest.raises(BadInput, match="differ in their distances"):
+        difference_of(findings, findings.model_copy(update={"distance": "1 − SSIM"}))
+    other = findings.space.model_copy(update={"shape": (1, 9, 9)})
+    with pytest.raises(BadInput, match="what their records are"):
+        difference_of(findings, findings.model_copy(update={"space": other}))
+    with pytest.raises(BadInput, match="planned at once"):
+        difference_of(findings.model_copy(update={"earlier_trials": (4,)}), findings)
     renamed = tuple(a.model_copy(update={"name": f"{a.name} 2"}) for a in findings.attacks)
     with pytest.raises(BadInput, match="share no attack"):
         difference_of(findings, findings.model_copy(update={"attacks": renamed}))

@@ -25,7 +25,14 @@ from vestige.cli.app import main
 from vestige.content import document_bytes
 from vestige.errors import NotFound
 from vestige.runs.index_page import render_index, render_rows, write_index
-from vestige.runs.summaries import DAMAGED, UNFINISHED, measure_of, run_folders, summaries
+from vestige.runs.summaries import (
+    DAMAGED,
+    UNFINISHED,
+    measure_of,
+    run_folders,
+    summaries,
+    summarize,
+)
 from vestige.statistics.audit_rates import strongest
 
 
@@ -64,6 +71,13 @@ def test_every_run_has_a_line_and_links_are_not_followed(base):
     assert "damaged or no report" in found["broken"].problem
     assert found["kinds/n"].kind == "noise study"
     assert (found["kinds/r"].kind, found["kinds/s"].kind) == ("record risk", "repeated audit")
+
+
+def test_a_report_that_is_a_link_is_not_read(base, finished):
+    (base / "linked").mkdir()
+    os.symlink(finished / "report.json", base / "linked" / "report.json")
+    line = summarize(base, "linked")
+    assert (line.title, line.problem) == ("", "report.json is a link, and a run has none.")
 
 
 def test_a_line_says_what_the_report_says(base):

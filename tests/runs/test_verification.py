@@ -155,6 +155,12 @@ def test_a_nested_run_is_a_run_of_its_own(place):
     assert "heads is a run of its own: verify it by itself." in found.open
 
 
+def test_a_folder_with_a_file_called_manifest_is_no_run(place):
+    (place / "more").mkdir()
+    (place / "more" / "manifest.json").write_text("garbage")
+    assert "more is no file of a run." in said(place)
+
+
 @pytest.mark.parametrize("name", ["report.json", "units/000000.safetensors", "units", "page.html"])
 def test_a_link_is_a_difference(place, tmp_path, name):
     os.rename(place / name, tmp_path / "elsewhere")

@@ -70,6 +70,7 @@ def difference_of(old: AuditFindings, new: AuditFindings, unpaired: str = "") ->
             "The two runs count hits differently (false positive rate or decoys): run one of them "
             "again with the settings of the other."
         )
+    _check_alike(old, new)
     named = [[a for a in one.attacks if not a.guess and a.outcomes] for one in (old, new)]
     names = [a.name for a in named[0] if a.name in {b.name for b in named[1]}]
     if not names:
@@ -93,6 +94,27 @@ def difference_of(old: AuditFindings, new: AuditFindings, unpaired: str = "") ->
     ]
     sentence = _sentence(found, unpaired=bool(unpaired))
     return RunDifference(sentence, confidence, found, unpaired, tuple(remarks))
+
+
+def _check_alike(old: AuditFindings, new: AuditFindings) -> None:
+    """Raise BadInput where a difference would not be one of the releases."""
+    distances = [(one.distance, *(d.name for d in one.further_distances)) for one in (old, new)]
+    apart = {
+        "their distances": distances[0] != distances[1],
+        "what their records are": (old.space.kind, old.space.shape)
+        != (new.space.kind, new.space.shape),
+    }
+    named = [name for name, differs in apart.items() if differs]
+    if named:
+        raise BadInput(
+            f"The two runs differ in {' and '.join(named)}, so a difference would not be one of "
+            "the releases: run one of them again with the settings of the other."
+        )
+    if old.earlier_trials or new.earlier_trials:
+        raise BadInput(
+            "Trials were added to one of the runs after a report, and the exact test holds for "
+            "trials that were planned at once: compare runs without additions."
+        )
 
 
 def _difference(

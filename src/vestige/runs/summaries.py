@@ -231,6 +231,8 @@ def summarize(base: Path, name: str) -> RunSummary:
     path, shown = base / name, clean_text(name)
     if not os.path.lexists(path / "report.json"):
         return _unfinished(path, shown)
+    if path.is_symlink() or (path / "report.json").is_symlink():
+        return RunSummary(shown, "", DAMAGED, problem="report.json is a link, and a run has none.")
     try:
         report = load_report(path)
         return _finished(path, shown, report)

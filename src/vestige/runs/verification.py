@@ -112,7 +112,7 @@ def _check_names(path: Path, said: Verification) -> None:
     for name in sorted(os.listdir(path)):
         if (path / name).is_symlink():
             said.differences.append(f"{clean_text(name)} is a link, and a run has none.")
-        elif (path / name / "manifest.json").is_file():
+        elif _is_run(path / name):
             said.open.append(f"{clean_text(name)} is a run of its own: verify it by itself.")
         elif name not in _KNOWN:
             said.differences.append(f"{clean_text(name)} is no file of a run.")
@@ -122,6 +122,14 @@ def _check_names(path: Path, said: Verification) -> None:
             said.differences.append(f"units/{clean_text(name)} is a link, and a run has none.")
         elif not UNIT.fullmatch(name):
             said.differences.append(f"units/{clean_text(name)} is no file of a run.")
+
+
+def _is_run(path: Path) -> bool:
+    """Whether a folder holds the manifest of a run, and not just a file of that name."""
+    try:
+        return "kind" in RunFolder(path).manifest(digest=True)
+    except VestigeError:
+        return False
 
 
 def _check_digests(path: Path, said: Verification) -> None:
