@@ -51,3 +51,10 @@ def test_an_audit_before_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> 
             previous_digest(previous)
     with pytest.raises(BadInput, match="give the run folder"):
         previous_digest(3)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_study_around_an_audit_declares_what_the_audit_does():
+    inner = SimpleNamespace(release_context="partners", previous="a" * 64)
+    assert declarations(SimpleNamespace(audit=inner)) == vars(inner)
+    own = SimpleNamespace(audit=inner, release_context="internal", previous=None)
+    assert declarations(own) == {"release_context": "internal", "previous": "a" * 64}

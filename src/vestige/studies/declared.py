@@ -10,7 +10,7 @@ import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar, get_args
+from typing import Any, TypeVar, get_args
 
 from vestige.choices import check_choice
 from vestige.content import FIELD, document_digest
@@ -39,15 +39,18 @@ class Declared:
 def declarations(study: object) -> dict[str, object]:
     """The fields of findings that a study declares; raise BadInput where one makes no sense.
 
-    A study of another package declares by attributes of the same names.
+    A study of another package declares by attributes of the same names. A study around an audit,
+    such as a repeated one, declares what the audit does where it says nothing itself.
     """
-    context = getattr(study, "release_context", None)
+    context, previous = (_own_or_inner(study, name) for name in ("release_context", "previous"))
     if context is not None:
         check_choice("release_context", context, get_args(ReleaseContext))
-    return {
-        "release_context": context,
-        "previous": previous_digest(getattr(study, "previous", None)),
-    }
+    return {"release_context": context, "previous": previous_digest(previous)}
+
+
+def _own_or_inner(study: object, name: str) -> Any:
+    own = getattr(study, name, None)
+    return getattr(getattr(study, "audit", None), name, None) if own is None else own
 
 
 def previous_digest(previous: str | Path | None) -> str:
