@@ -394,7 +394,7 @@ def test_a_head_study_is_readable_without_eyes(opened: Opened) -> None:
     assert len(re.findall(r"- heading .* \[level=1\]", tree)) == 1
     assert 'heading "What does noise cost, and what does it buy?" [level=2]' in tree
     assert 'img "Original of class 3"' in tree
-    assert re.search(r'img "ROC on a logarithmic axis, four curves', tree)
+    assert re.search(r'img "Pooled ROC on a logarithmic axis, four curves', tree)
     assert re.search(r'rowheader "Ceiling, pooled', tree)
     assert 'region "One image at every strength of noise"' in tree
 
