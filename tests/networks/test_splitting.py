@@ -304,7 +304,7 @@ def test_examples_and_outputs_that_are_not_finite_are_refused(value):
     model = ResNetLike()
     with torch.no_grad():
         model.fc.weight[0, 0] = value
-    with pytest.raises(BadInput, match="fc.weight. holds NaN or infinite"):
+    with pytest.raises(BadInput, match=r"fc\.weight. holds NaN or infinite"):
         HeadedModel.from_module(model, "fc", example=pictures())
 
 
