@@ -24,6 +24,9 @@ from vestige.simulation.losses import one_hot
 SUMMED = 3.0
 """Roundoffs in an entry of a gradient, which is a sum of rounded products."""
 
+MOST_COMPARED = 2**20
+"""Numbers of the gradients that texts are told apart by; a batch is held against all numbers."""
+
 EARLY = 4
 """Layers of one reach that are compared, from the first on: later ones cost more to run."""
 
@@ -73,15 +76,32 @@ class Problem:
         return predicts_tokens(self.network)
 
     @cached_property
+    def compared(self) -> tuple[str, ...]:
+        """The smallest tensors, at least one: the gradient of every candidate is kept for them."""
+        names = sorted(self.tensors, key=lambda name: self.tensors[name].numel())
+        total, chosen = 0, names[:1]
+        for name in names:
+            total += self.tensors[name].numel()
+            if total <= MOST_COMPARED and name not in chosen:
+                chosen.append(name)
+        return tuple(chosen)
+
+    @cached_property
     def released(self) -> Tensor:
-        """All tensors as one vector."""
-        return torch.cat([tensor.flatten().double() for tensor in self.tensors.values()])
+        """The compared tensors as one vector."""
+        return torch.cat([self.tensors[name].flatten().double() for name in self.compared])
+
+    @cached_property
+    def norm(self) -> float:
+        """The norm of the whole release."""
+        squares = (float(one.double().square().sum()) for one in self.tensors.values())
+        return max(sum(squares) ** 0.5, 1e-300)
 
     @cached_property
     def tolerance(self) -> float:
         """What rounding and noise alone leave unexplained of a release, as a share of its norm."""
-        norm = max(float(self.released.norm()), 1e-300)
-        return 30 * self.roundoff + 1.5 * self.deviation * len(self.released) ** 0.5 / norm
+        numbers = sum(tensor.numel() for tensor in self.tensors.values())
+        return 30 * self.roundoff + 1.5 * self.deviation * numbers**0.5 / self.norm
 
     def span(self, layer: Projection) -> Span:
         """The span of a layer's gradient."""
@@ -108,13 +128,34 @@ class Problem:
         return min(usable, key=lambda pair: pair[1].floor)
 
     def gradient(self, text: Sequence[int], label: int) -> Tensor:
-        """The gradient of one text alone, as one vector."""
+        """The compared gradient of one text alone, as one vector."""
+        made = self._made([text], [label])
+        return torch.cat([made[name].flatten().double() for name in self.compared])
+
+    def left_over(
+        self, texts: Sequence[Sequence[int]], labels: Sequence[int]
+    ) -> tuple[float, float]:
+        """What a batch of texts leaves of the whole release, as a share of its norm.
+
+        The batch may be scaled; by what is the second number.
+        """
+        made = self._made(texts, labels)
+        pairs = [(made[name].double(), self.tensors[name].double()) for name in self.tensors]
+        both = sum(float((one * other).sum()) for one, other in pairs)
+        own = sum(float(one.square().sum()) for one, _ in pairs)
+        scale = both / max(own, 1e-300)
+        rest = sum(float((other - scale * one).square().sum()) for one, other in pairs)
+        return rest**0.5 / self.norm, scale
+
+    def _made(self, texts: Sequence[Sequence[int]], labels: Sequence[int]) -> dict[str, Tensor]:
+        """The gradient of a batch of texts."""
         like, classes = self.simulator.like, len(self.space.class_names)
-        row = torch.tensor([text], dtype=torch.float32, device=like.device)
-        target = one_hot(torch.tensor([label], device=like.device), classes, like.dtype)
-        made = self.simulator.unaltered(row, target, functional=False)
-        scale = self.simulator.step_scale
-        return torch.cat([made[name].detach().flatten() for name in self.tensors]).double() / scale
+        longest, padding = max(map(len, texts)), self.space.padding
+        rows = [[*text, *[padding] * (longest - len(text))] for text in texts]
+        x = torch.tensor(rows, dtype=torch.float32, device=like.device)
+        targets = one_hot(torch.tensor(list(labels), device=like.device), classes, like.dtype)
+        made = self.simulator.unaltered(x, targets, functional=False)
+        return {name: made[name].detach() / self.simulator.step_scale for name in self.tensors}
 
     def weight(self, text: Sequence[int]) -> float:
         """How much a text counts in the mean over a batch: by its predicted tokens, or as one."""

@@ -52,7 +52,8 @@ class Explanation:
 def explained(problem: Problem, texts: Sequence[tuple[int, ...]]) -> Explanation:
     """Labels and repetitions by non-negative least squares over the texts' own gradients.
 
-    The release is Σ mwg / Σ mw for texts that occur m times and count by w each.
+    The release is Σ mwg / Σ mw for texts that occur m times and count by w each. Candidates are
+    told apart by some tensors of their gradients; what the batch leaves over is that of all.
     """
     classes = 1 if problem.modelling else len(problem.space.class_names)
     ways = labellings(classes, len(texts), problem.labels)
@@ -68,6 +69,11 @@ def explained(problem: Problem, texts: Sequence[tuple[int, ...]]) -> Explanation
     assert best is not None
     way, (counts, left, scale, unique) = best
     kept = [place for place, count in enumerate(counts) if count]
+    batch = [place for place in kept for _ in range(counts[place])]
+    if batch and len(batch) <= max(len(texts), problem.told or 0):
+        left, scale = problem.left_over([texts[n] for n in batch], [way[n] for n in batch])
+    elif batch:  # so many copies are a sign of a wrong text, not a batch
+        left = 1.0
     return Explanation(
         tuple(texts[place] for place in kept),
         tuple(way[place] for place in kept),
@@ -126,7 +132,8 @@ def uncertified(problem: Problem, found: Explanation, clear: bool) -> str:
 
     Certified texts, each as often as it says, are the batch: they explain the release to its own
     precision, no other text that was considered could stand for one of them, as many were told, and
-    the spans told members from others by a wide gap.
+    the spans told members from others by a wide gap (whole texts that were searched: all of their
+    inputs lie in the span).
     """
     altered = bool(problem.simulator.alterations)
     if problem.deviation:
