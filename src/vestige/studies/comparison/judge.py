@@ -78,7 +78,7 @@ def judge_offers(
     if not exposed:
         return Verdict(
             kind=VerdictKind.NOT_DEMONSTRATED,
-            headline="These attacks recover nothing even without a defence.",
+            headline="These attacks were not shown to recover secrets, even without a defence.",
             lede="So a comparison of defences shows nothing: give stronger attacks, smaller "
             f"batches, or more trials. {NOT_EVIDENCE}",
         )

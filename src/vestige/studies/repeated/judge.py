@@ -42,8 +42,8 @@ def _verdict(findings: RepeatedFindings) -> Verdict:
     if not shown:
         return Verdict(
             kind=VerdictKind.NOT_DEMONSTRATED,
-            headline=f"In none of {count(len(runs))} repetitions were secrets redrawn more often "
-            "than by chance.",
+            headline=f"In none of {count(len(runs))} repetitions were secrets shown to come back "
+            "more often than by chance.",
             lede=f"{lede} This is not evidence of safety.",
         )
     return Verdict(
