@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from vestige.pages.tables import Column, Row, Table
 from vestige.reports import numbers
 from vestige.reports.audit import AuditReport
-from vestige.reports.shown import UNIT, ShownPrivacy, plain, rounded_down, shown_sentence
+from vestige.reports.parts import VerdictKind
+from vestige.reports.shown import (
+    SMALLEST,
+    UNIT,
+    ShownPrivacy,
+    plain,
+    rounded_down,
+    shown_sentence,
+)
 
 
 @dataclass(frozen=True)
@@ -25,8 +33,11 @@ def shown_view(report: AuditReport) -> ShownView | None:
     shown = report.judgement.shown
     if shown is None:
         return None
+    said = shown_sentence(shown)
+    if shown.epsilon >= SMALLEST and report.verdict.kind is VerdictKind.NOT_DEMONSTRATED:
+        said += " It counts all ranks of the secrets, the verdict above only those that are hits."
     return ShownView(
-        sentence=_unbroken(shown_sentence(shown)),
+        sentence=_unbroken(said),
         ranks=_ranks(shown) if shown.ranks else None,
         notes=tuple(_unbroken(one) for one in _notes(shown)) if shown.ranks else (),
         anytime=_anytime(report),
