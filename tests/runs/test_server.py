@@ -108,6 +108,31 @@ def test_a_foreign_host_is_refused(server):
     assert ask(server, f"/{server.token}/", Host=f"localhost:{port}")[0] == 200
 
 
+def raw_status(server: RunServer, target: str, host: str) -> int:
+    """Send a request line byte for byte; return the status of the answer."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
+        request = f"GET {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
+        connection.sendall(request.encode())
+        answer = b""
+        while piece := connection.recv(65536):
+            answer += piece
+    return int(answer.split(b" ", 2)[1])
+
+
+def test_a_target_in_absolute_form_is_held_to_the_same_host(server):
+    """RFC 9112, § 3.2.2: the host of such a target counts, whatever the field Host says."""
+    own, path = f"127.0.0.1:{server.port}", f"/{server.token}/"
+    assert raw_status(server, path, own) == 200
+    assert raw_status(server, f"http://{own}{path}", own) == 200
+    assert raw_status(server, f"HTTP://localhost:{server.port}{path}rows", own) == 200
+    foreign = ["evil.example", f"evil.example:{server.port}", f"{own}.evil.example", f"a@{own}"]
+    for host in [*foreign, "127.0.0.1", ""]:
+        assert raw_status(server, f"http://{host}{path}", own) in (400, 403), host
+    for target in (f"https://{own}{path}", f"ftp://{own}{path}", own, "*", path[1:]):
+        assert raw_status(server, target, own) in (400, 403), target
+    assert raw_status(server, f"http://{own}{path}", "evil.example") == 403
+
+
 def test_a_foreign_origin_is_refused(server):
     port = server.port
     for origin in ("http://evil.example", "null", f"https://127.0.0.1:{port}", "http://127.0.0.1"):

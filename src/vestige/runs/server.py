@@ -1,8 +1,9 @@
 """``vestige view``: the list of runs, live, for the user's own browser on this computer.
 
 Only the loopback interface is served. Every address begins with a random token, so other users and
-other pages cannot read anything; ``Host`` must be this server (which stops DNS rebinding), a
-foreign ``Origin`` and requests of other sites are refused, and so is every method but GET and HEAD.
+other pages cannot read anything; ``Host``, and the host of a request target in absolute form (RFC
+9112, § 3.2.2), must be this server (which stops DNS rebinding), a foreign ``Origin`` and requests of
+other sites are refused, and so is every method but GET and HEAD.
 Besides the list only files named ``page.html`` are served. They are opened folder by folder below
 the served one without following links, so that no name leads outside.
 """
@@ -116,16 +117,17 @@ def make_app(folder: Path, token: str, port: int) -> Any:
 
     def answer(request: Request) -> Response:
         headers = request.headers
-        if headers.getlist("host")[:2] not in [[host] for host in hosts]:
+        # The target as it was sent: what a client encodes must not become a separator here.
+        raw = request.scope.get("raw_path") or request.scope["path"].encode()
+        target = path_of(raw.decode("ascii", "replace"))
+        if target is None or headers.getlist("host")[:2] not in [[host] for host in hosts]:
             return refused(403, "This server answers to its own address only.")
         origins = headers.getlist("origin")
         if any(one not in {f"http://{host}" for host in hosts} for one in origins):
             return refused(403, "Requests of other pages are refused.")
         if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
             return refused(403, "Requests of other pages are refused.")
-        # The path as it was sent: what a client encodes must not become a separator here.
-        raw = request.scope.get("raw_path") or request.scope["path"].encode()
-        given, slash, path = raw.decode("ascii", "replace").removeprefix("/").partition("/")
+        given, slash, path = target.removeprefix("/").partition("/")
         if not secrets.compare_digest(given.encode(), token.encode()):
             return refused(403, "The address lacks the token that vestige view printed.")
         if request.method not in ("GET", "HEAD"):
@@ -140,6 +142,15 @@ def make_app(folder: Path, token: str, port: int) -> Any:
         if content is None:
             return refused(404, "There is no such page.")
         return HTMLResponse(content, headers=HEADERS)
+
+    def path_of(target: str) -> str | None:
+        """The path of a request target; None where it names another server."""
+        if target.startswith("/"):
+            return target
+        for host in hosts:
+            if target.lower().startswith(f"http://{host}/"):
+                return target[len(f"http://{host}") :]
+        return None
 
     def sound(path: str) -> bool:
         return "%2f" not in path.lower() and "%5c" not in path.lower()
@@ -179,6 +190,7 @@ class RunServer:
         app = make_app(base.resolve(), self.token, self.port)
         settings = uvicorn.Config(
             app,
+            http="h11",  # other parsers drop the host of a target in absolute form
             log_level="warning",
             access_log=False,
             server_header=False,
