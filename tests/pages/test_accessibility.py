@@ -34,8 +34,10 @@ AXE = os.environ.get("VESTIGE_AXE", "")
 def listed() -> str:
     verdicts = ("DEMONSTRATED", "NOT_DEMONSTRATED", "CLAIM_REFUTED", "INVALID", "CANDIDATES")
     lines = [
-        RunSummary(f"run-{n}", "audit", verdict, f"Run {n}", 0.2, 0.3, 0.01, 9, 9, "a gradient",
-                   "ab" * 32, "cd" * 32, f"2026-01-1{n}T10:00:00+00:00", 12.0, page=n == 0)
+        RunSummary(f"run-{n}", "audit", verdict, f"Run {n}", 0.2, 0.3, chance=0.01,
+                   guess_rate=0.02, done=9, planned=9, added=n or None, release="a gradient",
+                   model="ab" * 32, data="cd" * 32, date=f"2026-01-1{n}T10:00:00+00:00",
+                   cpu_seconds=12.0, page=n == 0, public_title="Audit of a gradient")
         for n, verdict in enumerate(verdicts)
     ]  # fmt: skip
     lines.append(RunSummary("going", "audit", "UNFINISHED", done=2, planned=9))

@@ -98,7 +98,7 @@ def test_pages_are_pure_small_escaped_and_keep_their_words(name):
     page = render_comparison(COMPARISONS[name]())
     assert page == render_comparison(COMPARISONS[name]())
     assert len(page.encode()) < 1_000_000
-    assert "Digits &amp; &lt;defences&gt;" in page
+    assert ("Digits &amp; &lt;defences&gt;" in page) is not name.endswith("redacted")
     assert "<defences>" not in page
     said = words_of(page)
     for word in (r"\bsafe\b", r"\bsecure\b", "no risk", r"\bproves\b", "up to", r"\bnan\b", "None"):

@@ -28,7 +28,7 @@ from .studies import STUDIES, heads, made_rates, null_heads
 def test_pages_are_pure_escaped_and_keep_their_words(name):
     page = render_heads(STUDIES[name]())
     assert page == render_heads(STUDIES[name]())
-    assert "Digits behind &lt;heads&gt;" in page
+    assert ("Digits behind &lt;heads&gt;" in page) is not name.endswith("redacted")
     assert "<heads>" not in page
     assert "default-src &#39;none&#39;" in page or "default-src 'none'" in page
     for word in (r"\bsafe\b", r"\bsecure\b", "no risk", r"\bproves\b", "up to"):

@@ -30,7 +30,7 @@ from .noise_studies import METHODS, NOISE_STUDIES, STRENGTHS, noise, point, rate
 def test_pages_are_pure_escaped_and_keep_their_words(name):
     page = render_noise(NOISE_STUDIES[name]())
     assert page == render_noise(NOISE_STUDIES[name]())
-    assert "Digits under &lt;noise&gt;" in page
+    assert ("Digits under &lt;noise&gt;" in page) is not name.endswith("redacted")
     assert "<noise>" not in page
     assert "default-src &#39;none&#39;" in page or "default-src 'none'" in page
     said = re.sub(r"<(style|script)>.*?</\1>", "", page, flags=re.DOTALL)

@@ -17,6 +17,7 @@ import torch
 from pages.audits import changed
 from pages.comparison_worlds import COMPARISONS, comparison, nothing_measured
 from pages.noise_studies import noise
+from pages.repeated_studies import repeated
 from pages.risk_studies import risk
 from pages.states import STATES
 from pages.studies import heads
@@ -25,6 +26,8 @@ from vestige.cli.app import main
 from vestige.cli.comparison import show_comparison
 from vestige.distances import mean_squared_error
 from vestige.pages import render
+from vestige.pages.annex.build import annex_of
+from vestige.pages.annex.markdown import annex_markdown
 from vestige.pages.saving import save_page
 from vestige.reports.audit import AuditReport
 from vestige.reports.comparison import ComparisonReport
@@ -42,7 +45,7 @@ from vestige.victims import SharedGradient
 from worlds import LabelOnly, linear_network, small_audit
 
 DESCRIPTIONS = re.compile(
-    r"title|release|defense|kind|distance|verdict/.*|threat/.*|limits/.*|environment/Vestige"
+    r"release|defense|kind|distance|verdict/.*|threat/.*|limits/.*|environment/Vestige"
     r"|space/(kind|noun)|claim/source|bounds/.*|exclusivity/.*|times/.*"
     r"|(pre)?(flight|checks)/\d+/.*|failure/(attack|remedy)"
     r"|(attacks/\d+|attack)/(name|summary|cites)|(candidates|exhibits)/\d+/attack"
@@ -145,6 +148,23 @@ def test_no_marker_leaves(name, tmp_path, monkeypatch, capsys):
     assert all(mark in text for mark in marks if not mark.startswith("{"))
     shown = printed(document, tmp_path, monkeypatch, capsys)
     assert [mark for mark in marks if mark in shown] == []
+
+
+TITLED = {**{name: build for name, (_, build) in DOCUMENTS.items()}, "repeated": repeated}
+
+
+@pytest.mark.parametrize("name", TITLED)
+def test_a_title_leaves_no_redacted_document(name):
+    report = TITLED[name]()
+    findings = report.findings.model_copy(update={"title": "Scans of Mrs Example"})
+    report = report.model_copy(update={"findings": findings})
+    assert "Mrs Example" in render(report) + annex_markdown(annex_of(report))
+    hidden = report.without_secrets()
+    shown = [hidden.model_dump_json(), render(report, redact=True), repr(hidden)]
+    shown += [annex_markdown(annex_of(hidden)), annex_of(hidden).model_dump_json()]
+    assert "Example" not in "".join(shown)
+    assert hidden.findings.title
+    assert hidden.without_secrets().findings.title == hidden.findings.title
 
 
 @pytest.mark.parametrize("captured", [False, True])

@@ -23,7 +23,8 @@ from run_worlds import audit, run_folder
 from vestige import frame, load_report
 from vestige.cli.app import main
 from vestige.content import document_bytes
-from vestige.errors import NotFound
+from vestige.errors import BadInput, NotFound
+from vestige.reports import numbers
 from vestige.runs.index_page import render_index, render_rows, write_index
 from vestige.runs.summaries import (
     DAMAGED,
@@ -57,6 +58,13 @@ def base(tmp_path, finished) -> Path:
     (tmp_path / "empty").mkdir()
     os.symlink(tmp_path / "a", tmp_path / "link")
     return tmp_path
+
+
+def command(monkeypatch, *words: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["vestige", *words])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    return int(stopped.value.code or 0)
 
 
 def test_every_run_has_a_line_and_links_are_not_followed(base):
@@ -113,7 +121,8 @@ def test_a_study_of_records_is_listed_by_its_most_exposed_one():
     report, line = risk(), measure_of(risk())
     best = report.judgement.attacks[0]
     assert line.lower == max(one.rate.lower for one in best.rates if one.exposed)
-    assert (line.done, line.planned, line.guess) == (160, 160, 0.0)
+    assert (line.done, line.planned, line.guess_rate) == (160, 160, 0.0)
+    assert line.chance == report.findings.false_positive_rate
     assert line.release == "a shared gradient: the most exposed record"
     none = RISKS["risk_not_shown"]()
     average = none.judgement.attacks[0].average
@@ -126,9 +135,69 @@ def test_a_repeated_audit_is_listed_by_the_limit_that_all_seeds_keep():
     report, line = repeated(), measure_of(repeated())
     rates = report.findings.rates_of("First")
     assert line.lower == min(rate.lower for rate in rates)
-    assert (line.rate, line.guess, line.done, line.planned) == (21 / 40, 1 / 40, 120, 120)
+    assert (line.rate, line.guess_rate, line.done, line.planned) == (21 / 40, 1 / 40, 120, 120)
+    assert line.chance == report.findings.false_positive_rate
     chance = measure_of(REPEATED["repeated_at_chance"]())
     assert chance.lower == 0
+
+
+def test_chance_is_the_level_of_the_plan_and_guesses_are_measured(base):
+    """Guesses of an audit hit as often as they hit; chance is what a limit is compared with."""
+    report = load_report(base / "a")
+    line = next(one for one in summaries(base) if one.folder == "a")
+    guesses = [one.name for one in report.findings.attacks if one.guess]
+    measured = [report.judgement.rates[name].rate.value for name in guesses]
+    assert line.guess_rate == max(measured)
+    assert line.chance == report.findings.false_positive_rate
+    assert line.chance not in measured  # three trials cannot give it, so the two are told apart
+    study, point = heads().findings.rates, noise().findings
+    assert measure_of(heads()).chance == study.false_positive_rate
+    assert measure_of(noise()).chance == 1 / point.candidates
+    assert measure_of(comparison()).chance == comparison().findings.false_positive_rate
+    for one in (heads(), noise(), comparison()):
+        assert measure_of(one).guess_rate is None
+    page = render_index(summaries(base))
+    names = re.findall(r'<span class="plain">([^<]*)</span>', page)
+    assert names[3:6] == ["Secrets hit", "Chance", "Guesses hit"]
+    row = re.search(r"<tr(?:(?!</tr>).)*>a</small>.*?</tr>", page, re.DOTALL)
+    assert row is not None
+    cells = re.findall(r'<td class="n">([^<]*)</td>', row[0])
+    assert cells[:2] == [numbers.share(line.chance), numbers.share(line.guess_rate)]
+
+
+def test_added_trials_are_counted_apart(tmp_path):
+    run_folder("extended audit", tmp_path / "run")
+    line = summaries(tmp_path)[0]
+    assert (line.done, line.planned, line.added) == (3, 3, 1)
+    assert ">3 (1 added)<" in str(render_rows([line]))
+
+
+def test_titles_are_withheld_unless_asked_for(base):
+    report = load_report(base / "a")
+    findings = report.findings.model_copy(update={"title": "Scans of Mrs Example"})
+    whole = report.model_copy(update={"findings": findings})
+    (base / "a" / "report.json").write_bytes(document_bytes(whole))
+    write_index(base)
+    assert "Example" not in (base / "index.html").read_text()
+    assert '<span class="redacted">' in (base / "index.html").read_text()
+    write_index(base, titles=True)
+    assert "Scans of Mrs Example" in (base / "index.html").read_text()
+    assert '<span class="redacted">' not in (base / "index.html").read_text()
+
+
+def test_a_folder_without_runs_is_one_sentence(base, monkeypatch, capsys):
+    assert command(monkeypatch, "index", str(base / "empty")) == 2
+    assert capsys.readouterr().err == (
+        f"vestige: {base / 'empty'} holds no run, so no list was written: give the folder above "
+        "your runs.\n"
+    )
+    assert list((base / "empty").iterdir()) == []
+
+
+@pytest.mark.parametrize("folder", [3, None, b"runs", ["runs"]])
+def test_what_is_no_path_is_refused(folder):
+    with pytest.raises(BadInput, match="give the path of a folder"):
+        frame(folder)
 
 
 def test_the_page_numbers_sets_of_records_and_withholds_their_digests(base):
@@ -219,10 +288,7 @@ def test_no_folder_is_one_sentence(tmp_path):
 
 
 def test_the_command(base, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["vestige", "index", str(base)])
-    with pytest.raises(SystemExit) as stopped:
-        main()
-    assert stopped.value.code == 0
+    assert command(monkeypatch, "index", str(base)) == 0
     assert "index.html" in capsys.readouterr().out
     keys = re.findall(r"data-keys='([^']*)'", (base / "index.html").read_text())
-    assert all(len(json.loads(one.replace("&#34;", '"'))) == 10 for one in keys)
+    assert all(len(json.loads(one.replace("&#34;", '"'))) == 11 for one in keys)

@@ -288,12 +288,12 @@ def test_the_static_list_sorts_and_filters(base, tmp_path):
 
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     lines = [
-        RunSummary(f"f{n}", "audit", "DEMONSTRATED", f"Title {n}", lower=n / 10, guess=0.01,
+        RunSummary(f"f{n}", "audit", "DEMONSTRATED", f"Title {n}", lower=n / 10, chance=0.01,
                    done=9 - n, planned=9, date=f"2026-01-{10 + n}T00:00:00+00:00", cpu_seconds=n)
         for n in (3, 1, 2)
     ]  # fmt: skip
     path = tmp_path / "index.html"
-    path.write_text(render_index(lines))
+    path.write_text(render_index(lines, titles=True))
     with playwright.sync_playwright() as driver:
         chromium = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         page = chromium.new_page()

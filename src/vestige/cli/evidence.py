@@ -74,12 +74,15 @@ def index(
     out: Annotated[
         Path | None, typer.Option(help="Page to write (default: FOLDER/index.html).")
     ] = None,
+    titles: Annotated[
+        bool, typer.Option("--titles", help="Show the titles you gave, which may name people.")
+    ] = False,
 ) -> None:
-    """Write one page that lists all runs below a folder, without secrets."""
+    """Write one page that lists all runs below a folder, without secrets and your titles."""
     from vestige.reports.numbers import plural
     from vestige.runs.index_page import write_index
 
-    page, count = write_index(folder, out)
+    page, count = write_index(folder, out, titles=titles)
     typer.echo(terminal_text(f"{plural(count, 'run')}: {page}"))
 
 

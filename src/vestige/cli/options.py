@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 Out = Annotated[Path | None, typer.Option(help="Run folder. Reuse it to resume.")]
-_REDACT = "Withhold secrets, reconstructions and messages of attacks, on page and terminal"
+_REDACT = "Withhold secrets, reconstructions, titles and messages of attacks, on page and terminal"
 Redact = Annotated[
     bool | None, typer.Option(help=f"{_REDACT} (default: as the page in the folder was).")
 ]

@@ -25,14 +25,15 @@ settings               a value that is no plain number may be a path, a name or 
                        settings only those that Vestige writes itself stay, without paths
 names of user code     a loss, distance, network or threat model that is neither Vestige's nor
                        torch's own may be called like a person
+titles                 a user's own may name a person, a client or a file; the title that Vestige
+                       gives to a study without one takes its place
 names of captures      a file or a client may be called like a person
 digests of data and    they let a guess at all of few records be tested; a digest of the model
 prior                  names no record and stays
 =====================  ===========================================================================
 
-What describes the audit stays: its title, the names, summaries and citations of attacks, defences
-and methods, the threat model, limits, bounds, claims, and the versions it ran with. These should
-hold no record.
+What describes the audit stays: the names, summaries and citations of attacks, defences and methods,
+the threat model, limits, bounds, claims, and the versions it ran with. These should hold no record.
 
 A redacted report keeps its judgement, which was reached from the exact distances, and is not judged
 again. Ranks and times stay, in the order of the trials.
@@ -65,6 +66,7 @@ from vestige.reports.redacted_texts import (
     redacted_verdict,
     replacing,
 )
+from vestige.reports.redacted_titles import public_title
 from vestige.reports.repeated import RepeatedFindings
 from vestige.reports.report import Findings, J, Judgement
 from vestige.reports.risk import ReleasedRecord, RiskFindings
@@ -77,9 +79,6 @@ from vestige.reports.rounding import (
 )
 
 Described = TypeVar("Described", bound=AttackDescription)
-
-_CAPTURED = "Captured: "
-"""How titles begin that end with the name of a file."""
 
 
 @singledispatch
@@ -248,10 +247,9 @@ def redacted_repeated(findings: RepeatedFindings) -> RepeatedFindings:
 
 def common_redactions(findings: Findings) -> dict[str, object]:
     """What every kind withholds alike."""
-    captured, redact = findings.title.startswith(_CAPTURED), replacing(_said(findings))
-    failure = findings.failure
+    redact, failure = replacing(_said(findings)), findings.failure
     return {
-        "title": "A captured release" if captured else findings.title,
+        "title": public_title(findings),
         "space": _space(findings.space),
         "seed": None,
         "settings": public_settings(findings.settings),

@@ -1,8 +1,8 @@
 """``vestige view``: the list of runs, live, for the user's own browser on this computer.
 
 Only the loopback interface is served. Every address begins with a random token, so other users and
-other pages cannot read anything; ``Host``, and the host of a request target in absolute form (RFC
-9112, § 3.2.2), must be this server (which stops DNS rebinding), a foreign ``Origin`` and requests of
+other pages cannot read anything. ``Host``, and the host of a request target in absolute form (RFC
+9112, § 3.2.2), must be this server, which stops DNS rebinding. A foreign ``Origin`` and requests of
 other sites are refused, and so is every method but GET and HEAD.
 Besides the list only files named ``page.html`` are served. They are opened folder by folder below
 the served one without following links, so that no name leads outside.
@@ -135,7 +135,7 @@ def make_app(folder: Path, token: str, port: int) -> Any:
         if not slash:
             return refused(404, "The address ends with a slash.")
         if path == "":
-            return HTMLResponse(render_index(live.runs(), live=True), headers=HEADERS)
+            return HTMLResponse(render_index(live.runs(), live=True, titles=True), headers=HEADERS)
         if path == "rows":
             return rows(headers.get("if-none-match", ""))
         content = open_below(folder, unquote(path, errors="replace")) if sound(path) else None
@@ -156,7 +156,7 @@ def make_app(folder: Path, token: str, port: int) -> Any:
         return "%2f" not in path.lower() and "%5c" not in path.lower()
 
     def rows(known: str) -> Response:
-        text = str(render_rows(live.runs()))
+        text = str(render_rows(live.runs(), titles=True))
         mark = f'"{hashlib.sha256(text.encode()).hexdigest()[:32]}"'
         if known == mark:
             return HTMLResponse("", 304, {**HEADERS, "ETag": mark})

@@ -1,20 +1,21 @@
-"""One line about each run below a folder, without secrets: for lists, tables and pages.
+"""One line about each run below a folder, without records: for lists, tables and pages.
 
-Titles and verdicts are those of the redacted report (``vestige.reports.redaction``). Names of
-folders are shown as they are: they are how a run is found.
+A line holds the title that its owner gave, and that of the redacted report
+(``vestige.reports.redaction``) for a list that leaves. Names of folders are shown as they are: they
+are how a run is found.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import singledispatch
 from pathlib import Path
 from typing import Any
 
-from vestige.errors import BadInput, NotFound, VestigeError
+from vestige.errors import BadInput, NotFound, VestigeError, brief
 from vestige.files import read_document
 from vestige.printable import clean_text
 from vestige.reports.audit import AuditReport
@@ -44,10 +45,15 @@ MOST_RUNS = 20_000
 class RunSummary:
     """What a list says of a run.
 
-    ``lower`` is the lower limit of the share of secrets that the strongest attack hit, ``guess``
-    what guessing reaches; None where a kind has no such rate. ``done`` of ``planned`` are trials,
-    heads, images or units. ``data`` is a digest of the audited records, for the owner alone: of
-    few records it lets a guess at them be tested.
+    ``verdict`` is the value of a ``VerdictKind``, such as ``NOT_DEMONSTRATED``, or one of
+    ``UNFINISHED`` and ``DAMAGED``. ``rate`` is the share of secrets that the strongest attack hit
+    and ``lower`` its lower limit. ``chance`` is what that limit is compared with: the false
+    positive rate of the plan, or one in so many candidates. ``guess_rate`` is measured: how often
+    guesses with the same hints hit, or of a single record, the releases without it. None where a
+    kind has no such number. ``done`` of ``planned`` are trials, heads, images or units, of which
+    ``added`` were added after a report. ``title`` is the owner's, and ``data`` a digest of the
+    audited records, for the owner alone: of few records it lets a guess at them be tested.
+    ``public_title`` is that of the redacted report.
     """
 
     folder: str
@@ -56,9 +62,11 @@ class RunSummary:
     title: str = ""
     lower: float | None = None
     rate: float | None = None
-    guess: float | None = None
+    chance: float | None = None
+    guess_rate: float | None = None
     done: int | None = None
     planned: int | None = None
+    added: int | None = None
     release: str = ""
     model: str = ""
     data: str = ""
@@ -66,18 +74,21 @@ class RunSummary:
     cpu_seconds: float | None = None
     page: bool = False
     problem: str = ""
+    public_title: str = ""
 
 
 @dataclass(frozen=True)
 class Measure:
-    """The rate of a report for a list: its value and lower limit, a guess, and what it rests on."""
+    """The rate of a report for a list: see the fields of ``RunSummary`` of the same names."""
 
     done: int | None
     planned: int | None
     rate: float | None = None
     lower: float | None = None
-    guess: float | None = None
+    chance: float | None = None
+    guess_rate: float | None = None
     release: str = ""
+    added: int | None = None
 
 
 @singledispatch
@@ -97,9 +108,16 @@ def _audit(report: AuditReport) -> Measure:
         findings.trials_planned,
         None if rate is None else rate.value,
         None if rate is None else rate.lower,
+        findings.false_positive_rate,
         max((one.value for one in guesses if one is not None), default=None),
         findings.release,
+        _added(findings.earlier_trials, findings.trials_planned),
     )
+
+
+def _added(earlier: Sequence[int], now: int) -> int | None:
+    """How much of a study was added after a report; None if nothing was."""
+    return now - earlier[0] if earlier else None
 
 
 @measure_of.register
@@ -113,7 +131,7 @@ def _heads(report: HeadReport) -> Measure:
         point.true_positive_rate,
         count.joint_lower if count.test is not None else point.lower,
         rates.false_positive_rate,
-        "a published head",
+        release="a published head",
     )
 
 
@@ -123,9 +141,13 @@ def _noise(report: NoiseReport) -> Measure:
     findings = report.findings
     point = findings.points[0]
     named = point.measures[point.strongest(findings.methods)].named
-    guess = 1 / findings.candidates
     return Measure(
-        findings.images, findings.images, named.value, named.lower, guess, f"μ = {point.mu:g}"
+        findings.images,
+        findings.images,
+        named.value,
+        named.lower,
+        1 / findings.candidates,
+        release=f"μ = {point.mu:g}",
     )
 
 
@@ -141,7 +163,7 @@ def _comparison(report: ComparisonReport) -> Measure:
         None if most is None else most.value,
         None if most is None else most.lower,
         findings.false_positive_rate,
-        "the most exposed cell",
+        release="the most exposed cell",
     )
 
 
@@ -171,6 +193,7 @@ def _risk(report: RiskReport) -> Measure:
         planned,
         None if rate is None else rate.value,
         None if rate is None else rate.lower,
+        findings.false_positive_rate,
         guess,
         f"{findings.release}: {what}",
     )
@@ -192,6 +215,7 @@ def _repeated(report: RepeatedReport) -> Measure:
         findings.repeats * findings.trials_planned,
         medians.get(best),
         min((rate.lower for rate in findings.rates_of(best)), default=None),
+        findings.false_positive_rate,
         max(guesses, default=None),
         findings.release,
     )
@@ -199,6 +223,8 @@ def _repeated(report: RepeatedReport) -> Measure:
 
 def run_folders(folder: str | Path) -> list[str]:
     """Folders of runs below a folder, relative to it, in order; links are not followed."""
+    if not isinstance(folder, (str, Path)):
+        raise BadInput(f"The folder of runs is {brief(folder)}: give the path of a folder.")
     base = Path(folder)
     if not os.path.isdir(base):
         raise NotFound(f"{base} is no folder: give a folder with runs below it.")
@@ -246,26 +272,28 @@ def summarize(base: Path, name: str) -> RunSummary:
 def _finished(path: Path, name: str, report: Report[Any, Any]) -> RunSummary:
     measure, findings = measure_of(report), report.findings
     try:
-        hidden = report.without_secrets()
-        title = hidden.findings.title
+        public = report.without_secrets().findings.title
     except NotImplementedError:  # a report of another package that does not say what it withholds
-        title = ""
+        public = ""
     return RunSummary(
         name,
         report.kind,
         report.verdict.kind.value,
-        title,
+        findings.title,
         measure.lower,
         measure.rate,
-        measure.guess,
+        measure.chance,
+        measure.guess_rate,
         measure.done,
         measure.planned,
+        measure.added,
         measure.release,
         _digest(findings, "model"),
         _digest(findings, "data"),
         findings.times.finished,
         findings.times.cpu_seconds,
         (path / PAGE).is_file(),
+        public_title=public,
     )
 
 

@@ -12,14 +12,15 @@ from vestige.runs.summaries import RunSummary, summaries
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-NUMBERS = ("lower", "rate", "guess", "done", "planned", "cpu_seconds")
+NUMBERS = ("lower", "rate", "chance", "guess_rate", "done", "planned", "added", "cpu_seconds")
 
 
 def frame(folder: str | Path) -> DataFrame:
-    """One row for each run below a folder, newest first, without secrets, as a pandas table.
+    """One row for each run below a folder, newest first, without records, as a pandas table.
 
     The columns are the fields of ``vestige.runs.summaries.RunSummary``; ``date`` is a time in UTC,
-    and numbers that a kind does not have are missing.
+    and numbers that a kind does not have are missing. It is for the owner of the runs: titles and
+    digests of data are in it.
     """
     try:
         import pandas

@@ -4,8 +4,8 @@
   var field = document.getElementById('filter');
   var shown = document.getElementById('shown');
   var heads = Array.prototype.slice.call(table.tHead.rows[0].cells);
-  var numeric = { 3: 1, 4: 1, 5: 1, 9: 1 };
-  var column = 8, down = true;
+  var numeric = { 3: 1, 4: 1, 5: 1, 6: 1, 8: 1, 10: 1 };
+  var column = 9, down = true;
   var keys = function (row) { return row.keys || (row.keys = JSON.parse(row.dataset.keys)); };
 
   var filter = function () {
@@ -40,7 +40,7 @@
 
   heads.forEach(function (head, i) {
     head.querySelector('button').addEventListener('click', function () {
-      down = i === column ? !down : !!numeric[i] || i === 8;
+      down = i === column ? !down : !!numeric[i] || i === 9;
       column = i;
       sort();
     });
@@ -63,7 +63,7 @@
       holder.innerHTML = '<table><tbody>' + text + '</tbody></table>';
       body.replaceChildren.apply(body, holder.content.querySelectorAll('tr'));
       document.getElementById('runs-h').textContent = body.rows.length + (body.rows.length === 1 ? ' run' : ' runs');
-      if (!(column === 8 && down)) sort();
+      if (!(column === 9 && down)) sort();
       filter();
     }).catch(function () { shown.textContent = 'not connected'; });
   };
