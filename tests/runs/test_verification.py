@@ -27,7 +27,13 @@ from vestige.runs.hand_over import write_redacted
 from vestige.runs.summaries import summaries
 from vestige.runs.verification import verify
 from vestige.studies.judge import report_on
-from vestige.studies.run_digests import counted_files, file_digest, read_digests, write_digests
+from vestige.studies.run_digests import (
+    counted_files,
+    file_digest,
+    list_page,
+    read_digests,
+    write_digests,
+)
 
 COUNTED = ("report.json", "page.html", "manifest.json", "digests.json")
 KINDS = list(STUDIES)
@@ -136,6 +142,44 @@ def test_a_missing_page_is_no_difference(place):
     assert "There is no page.html to compare." in found.open
 
 
+def test_a_page_that_digests_list_must_be_there(place, tmp_path):
+    """Commands list the page that they write; a folder to hand over lists its own."""
+    handed = write_redacted(load_report(place), tmp_path / "handed")
+    list_page(place)
+    for folder in (place, handed):
+        assert "page.html" in read_digests(folder)
+        assert verify(folder).verified
+        (folder / "page.html").unlink()
+        assert said(folder) == "page.html is missing; digests.json lists it."
+
+
+def test_listing_the_page_leaves_other_digests_as_they_are(place):
+    before = read_digests(place)
+    (place / "report.json").write_bytes((place / "report.json").read_bytes() + b" ")
+    list_page(place)
+    assert {**before, "page.html": file_digest(place / "page.html")} == read_digests(place)
+    assert "report.json was changed" in said(place)
+    (place / "digests.json").write_text("{")
+    list_page(place)
+    assert (place / "digests.json").read_text() == "{"
+
+
+@pytest.mark.parametrize("content", [b"x", b"\n"])
+def test_a_lock_is_empty(place, content):
+    (place / "lock").write_bytes(content)
+    assert said(place) == "lock is not the empty file that a run has."
+
+
+def test_a_folder_that_is_no_run_is_one_sentence(tmp_path, monkeypatch, capsys):
+    for name in ("a.txt", "b.csv", "lock"):
+        (tmp_path / name).write_text("more")
+    with pytest.raises(NotFound, match="is no run folder: give the folder that a study wrote"):
+        verify(tmp_path)
+    assert command(monkeypatch, "verify", str(tmp_path)) == 2
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err.count("\n")) == ("", 1)
+
+
 @pytest.mark.parametrize("name", ["notes.txt", "units/000009.safetensors", "units/x", ".hidden"])
 def test_an_extra_file_is_named(place, name):
     (place / name).write_bytes(b"more")
@@ -225,7 +269,7 @@ def test_a_forged_verdict_with_new_digests_contradicts_the_findings(place):
         )
 
     forged(place, change)
-    assert "it says DEMONSTRATED, they give NOT_DEMONSTRATED" in said(place)
+    assert "it says DEMONSTRATED, they give NOT DEMONSTRATED" in said(place)
 
 
 def test_forged_findings_with_new_judgement_contradict_the_units(place):

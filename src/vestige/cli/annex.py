@@ -27,6 +27,7 @@ def annex(
     from vestige.pages.annex.markdown import annex_markdown
     from vestige.pages.saving import is_redacted
     from vestige.reports.files import load_report
+    from vestige.runs.staleness import stale_files
 
     report = load_report(run)
     folder = run if os.path.isdir(run) else run.parent
@@ -41,8 +42,11 @@ def annex(
         (base.with_name(f"{base.name}.md"), annex_markdown(found).encode()),
         (base.with_name(f"{base.name}.json"), document_bytes(found)),
     )
+    replaced = []
     for path, content in files:
         with explain_errors(path):
+            if path.is_file() and found.report_digest.encode() not in path.read_bytes():
+                replaced.append(path.name)
             write_atomically(path, content)
     for one in found.answers:
         typer.secho(terminal_text(one.name), bold=True)
@@ -51,3 +55,7 @@ def annex(
     typer.echo(terminal_text(f"Release context: {context}"))
     typer.echo("Decision: left to you; release, revise or refuse.")
     typer.echo(terminal_text(f"Annex: {files[0][0]}, {files[1][0]}"))
+    if replaced:
+        typer.echo(terminal_text(f"Replaced: {' and '.join(replaced)} of another report."))
+    for sentence in stale_files(folder, report):
+        typer.echo(terminal_text(f"Remark: {sentence}"), err=True)

@@ -14,6 +14,7 @@ from vestige.printable import terminal_text
 from vestige.reports.comparison import Cell, ComparisonFindings, DefendedPoint
 from vestige.reports.comparison_words import cost_words, error_with_limits, runs_behind
 from vestige.reports.numbers import EN_DASH, rate_with_limits, share
+from vestige.reports.parts import spoken
 from vestige.reports.report import Report
 
 
@@ -29,7 +30,7 @@ def show_comparison(report: Report[ComparisonFindings, Any], kept: Path) -> None
             console.print(Text(terminal_text(advice.equal_cost)))
         for detail in advice.details:
             console.print(Text(terminal_text(f"  {detail}"), style="dim"))
-    console.print(Text(report.verdict.kind.replace("_", " "), style="bold"))
+    console.print(Text(spoken(report.verdict.kind), style="bold"))
     console.print(Text(terminal_text(f"{report.verdict.headline} {report.verdict.lede}")))
     if report.verdict.remedy:
         console.print(Text(terminal_text(report.verdict.remedy)))

@@ -11,6 +11,7 @@ from vestige.pages.saving import save_page
 from vestige.reports.files import AGAIN, load_report
 from vestige.reports.report import Report
 from vestige.studies.judge import judged_again
+from vestige.studies.run_digests import PAGE, list_page
 from vestige.studies.store import RunFolder
 
 
@@ -35,13 +36,14 @@ def render_again(
             RunFolder(path).check_units()
         path = kept
     found = load_report(path)
-    name = "page.html"
-    page = out or path.parent / name
+    page = out or path.parent / PAGE
     if os.path.isdir(page):
-        page = page / name
+        page = page / PAGE
     try:
         report = judged_again(found)
         save_page(report, page, redact=redact)
+        if page == path.parent / PAGE:
+            list_page(path.parent)
     except VestigeError:
         raise
     except Exception as error:  # every part can be sound and the whole make no sense

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
+import typer
 from rich.console import Group
 from rich.padding import Padding
 from rich.table import Table
@@ -27,11 +28,14 @@ from vestige.engines.local_processes import LocalProcesses
 from vestige.engines.ray_cluster import RayCluster
 from vestige.errors import BadInput, Interrupted, NotFound
 from vestige.pages.saving import save_page
+from vestige.printable import terminal_text
 from vestige.reports.report import Findings, Report
+from vestige.runs.staleness import stale_files
 from vestige.studies.audit.plan import Audit
 from vestige.studies.inversion.plan import Inversion
 from vestige.studies.repeated.plan import Repeated
 from vestige.studies.run import run
+from vestige.studies.run_digests import PAGE, list_page
 from vestige.studies.study import Study
 
 F = TypeVar("F", bound=Findings)
@@ -68,8 +72,11 @@ def run_and_render(
                 watch=lambda where: watch(where) or stopped(),
                 engine=engine,
             )
-        page = folder / "page.html"
+        page = folder / PAGE
         save_page(report, page, redact=redact)
+        list_page(folder)
+        for sentence in stale_files(folder, report):
+            typer.echo(terminal_text(f"Remark: {sentence}"), err=True)
         return report, page
     except KeyboardInterrupt as interrupted:
         raise Interrupted(

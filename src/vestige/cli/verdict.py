@@ -57,7 +57,7 @@ def show_verdict(report: Report[Any, Any], page: Path, fail_above: float | None 
     from vestige.pages.saving import is_redacted
     from vestige.reports.audit import AuditReport
     from vestige.reports.inversion import InversionReport
-    from vestige.reports.parts import VerdictKind
+    from vestige.reports.parts import VerdictKind, spoken
     from vestige.reports.shown import shown_sentence
     from vestige.statistics.audit_rates import strongest
     from vestige.statistics.fits import is_unmatched
@@ -66,7 +66,7 @@ def show_verdict(report: Report[Any, Any], page: Path, fail_above: float | None 
     redacted = is_redacted(page)
     shown = report.without_secrets() if redacted else report
     verdict = shown.verdict
-    typer.secho(verdict.kind.replace("_", " "), bold=True)
+    typer.secho(spoken(verdict.kind), bold=True)
     typer.echo(terminal_text(verdict.headline))
     lede = "" if verdict.lede.lower() in verdict.headline.lower() else verdict.lede
     remarks = further_remarks(shown) if isinstance(shown, InversionReport) else []

@@ -27,7 +27,7 @@ from vestige.reports.comparison_words import error_with_limits, lost_with_limits
 from vestige.reports.heads import HeadReport
 from vestige.reports.inversion import InversionReport
 from vestige.reports.noise import NoiseReport
-from vestige.reports.parts import Verdict, VerdictKind
+from vestige.reports.parts import Verdict, VerdictKind, spoken
 from vestige.reports.repeated import RepeatedReport
 from vestige.reports.report import Report
 from vestige.reports.risk import RiskReport
@@ -148,7 +148,7 @@ def comparison_html(report: ComparisonReport) -> str:
                         "–" if error is None else error_with_limits(error),
                         "–" if error is None else beside_none(shown, point, cell),
                         "–" if hits is None else numbers.rate_with_limits(hits),
-                        cell.problem or cell.verdict,
+                        cell.problem or spoken(cell.verdict),
                     ),
                 )
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from datetime import datetime
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -127,6 +128,15 @@ def grown(earlier: Sequence[int], now: int) -> str:
     first, *rest = earlier
     then = f", grown to {', then to '.join(map(count, rest))}," if rest else ""
     return f"planned with {count(first)}{then} and has {count(now)} now"
+
+
+def planned_and_added(earlier: Sequence[int], now: int) -> str:
+    """Write what was planned and what was added to it: ``4 planned, 2 added``."""
+    if not earlier:
+        return f"{count(now)} planned"
+    sizes = [*earlier, now]
+    added = [count(after - before) for before, after in pairwise(sizes)]
+    return f"{count(earlier[0])} planned, {' and then '.join(added)} added"
 
 
 def rate_with_limits(rate: Rate) -> str:

@@ -81,6 +81,11 @@ class VerdictKind(StrEnum):
     CANDIDATES = "CANDIDATES"
 
 
+def spoken(kind: str) -> str:
+    """A kind of verdict as people read it: NOT DEMONSTRATED. Documents keep its value."""
+    return kind.replace("_", " ")
+
+
 class Verdict(Document, NotebookDocument):
     """The verdict with its sentences; ``attack`` is the strongest one, by lower limit."""
 

@@ -23,5 +23,5 @@ def write_redacted(report: Report[Any, Any], folder: str | Path) -> Path:
         make_folder(base)
         write_atomically(base / "report.json", document_bytes(hidden))
         write_atomically(base / PAGE, render(hidden, redact=True).encode())
-        write_digests(base)
+        write_digests(base, page=True)
     return base

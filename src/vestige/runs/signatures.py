@@ -6,17 +6,20 @@ of an e-mail or a commit. Nothing cryptographic is written here.
 
 from __future__ import annotations
 
+import base64
 import shutil
 import subprocess
 from pathlib import Path
 
 from vestige.errors import BadInput, NotFound, VestigeError, brief
-from vestige.files import explain_errors, save
+from vestige.files import explain_errors, read_document, save
 from vestige.printable import clean_text
 from vestige.runs.rederivation import Comparison
 from vestige.studies.run_digests import DIGESTS, SIGNATURE, write_digests
 
 NAMESPACE = "vestige-run"
+_BEGIN = "-----BEGIN SSH SIGNATURE-----"
+_MOST_BYTES = 2**16
 _SECONDS = 600
 """A hardware key waits for a touch."""
 
@@ -39,7 +42,7 @@ def sign(folder: str | Path, key: str | Path) -> Path:
         write_digests(folder, page=True)
         content = (folder / DIGESTS).read_bytes()
     done = _run([program, "-Y", "sign", "-q", "-n", NAMESPACE, "-f", str(key)], content)
-    if done.returncode or not done.stdout.startswith(b"-----BEGIN SSH SIGNATURE-----"):
+    if done.returncode or not done.stdout.startswith(_BEGIN.encode()):
         raise VestigeError(f"ssh-keygen did not sign with {key} ({_reason(done)}): check the key.")
     save(folder / SIGNATURE, done.stdout)
     return folder / SIGNATURE
@@ -71,6 +74,54 @@ def check_signature(folder: str | Path, allowed_signers: str | Path, identity: s
             differences=[f"The signature is not one of {identity} on {DIGESTS} as it is{reason}."]
         )
     return Comparison(confirmed=[f"{identity} signed {DIGESTS}."])
+
+
+def present_signature(folder: str | Path) -> Comparison:
+    """Whether the signature beside the digests is one, and of the digests as they are.
+
+    Who made it is not checked: that needs a file of allowed signers.
+    """
+    path = Path(folder) / SIGNATURE
+    if not is_signature(path):
+        return Comparison(
+            differences=[f"{SIGNATURE} is no signature of a run: delete it, or sign the run again."]
+        )
+    who = "The signature was not checked: pass --allowed-signers and --identity of its signer."
+    program = shutil.which("ssh-keygen")
+    if program is None:
+        return Comparison(open=[who])
+    try:
+        content = (Path(folder) / DIGESTS).read_bytes()
+    except OSError:
+        return Comparison(differences=[f"{DIGESTS} is missing, which was signed."])
+    known = ["-Y", "check-novalidate", "-q", "-n", NAMESPACE, "-s", str(path)]
+    if _run([program, *known], content).returncode:
+        return Comparison(
+            differences=[
+                f"{SIGNATURE} is not of {DIGESTS} as it is: the run was continued or changed after "
+                "it was signed, so sign it again."
+            ]
+        )
+    return Comparison(open=[f"{who} It is one of {DIGESTS} as it is."])
+
+
+def is_signature(path: Path) -> bool:
+    """Whether a file has the form of a signature of a run (PROTOCOL.sshsig of OpenSSH)."""
+    try:
+        if path.is_symlink():
+            return False
+        lines = read_document(path, _MOST_BYTES).decode("ascii").strip().splitlines()
+        if (lines[0], lines[-1]) != (_BEGIN, "-----END SSH SIGNATURE-----"):
+            return False
+        blob = base64.b64decode("".join(lines[1:-1]), validate=True)
+        length = int.from_bytes(blob[10:14], "big")  # of the public key, after the version
+        namespace = NAMESPACE.encode()
+        named = blob[14 + length :][: 4 + len(namespace)]
+        return blob[:10] == b"SSHSIG\0\0\0\1" and (
+            named == len(namespace).to_bytes(4, "big") + namespace
+        )
+    except (OSError, ValueError, LookupError, VestigeError):
+        return False
 
 
 def _program() -> str:

@@ -8,22 +8,22 @@ signature (``vestige.runs.signatures``) says who stands behind the digests.
 from __future__ import annotations
 
 import os
+import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from vestige import __version__
-from vestige.content import document_bytes
 from vestige.errors import NotFound, VestigeError, first_line
 from vestige.files import read_document
 from vestige.pages import render
-from vestige.pages.annex.build import annex_of
-from vestige.pages.annex.markdown import annex_markdown
 from vestige.pages.saving import REDACTED_MARK
 from vestige.printable import clean_text
 from vestige.reports.files import load_report
 from vestige.reports.numbers import plural
+from vestige.reports.parts import spoken
 from vestige.reports.report import Report
+from vestige.runs.annex_files import ANNEX, compare_annex
 from vestige.runs.rederivation import Comparison, checked_comparison, from_plan
 from vestige.studies.judge import judged_again
 from vestige.studies.run_digests import (
@@ -38,9 +38,6 @@ from vestige.studies.run_digests import (
 )
 from vestige.studies.store import RunFolder
 from vestige.studies.unit_files import UnitResult
-
-ANNEX = {"annex.md": lambda annex: annex_markdown(annex).encode(), "annex.json": document_bytes}
-"""The files that ``vestige annex RUN`` writes, each as a function of the annex."""
 
 _KNOWN = {*DOCUMENTS, DIGESTS, SIGNATURE, PAGE, *ANNEX, "lock", "units"}
 MOST_PAGE_BYTES = 2**26
@@ -75,6 +72,8 @@ def verify(folder: str | Path, *, plan: Any = None) -> Verification:
     path = Path(folder)
     if not os.path.isdir(path):
         raise NotFound(f"{path} is no folder: give the folder of a run.")
+    if not any(os.path.lexists(path / name) for name in (*DOCUMENTS, DIGESTS, "units")):
+        raise NotFound(f"{path} is no run folder: give the folder that a study wrote.")
     said = Verification()
     report = _report(path, said)
     redacted = report is not None and report.findings.redacted
@@ -93,7 +92,7 @@ def verify(folder: str | Path, *, plan: Any = None) -> Verification:
         else:
             said.add(from_plan(plan, manifest, units, report.findings))
     _check_page(path, report, said)
-    _check_annex(path, report, said)
+    said.add(compare_annex(path, report, _version(report)))
     return said
 
 
@@ -116,6 +115,10 @@ def _check_names(path: Path, said: Verification) -> None:
             said.open.append(f"{clean_text(name)} is a run of its own: verify it by itself.")
         elif name not in _KNOWN:
             said.differences.append(f"{clean_text(name)} is no file of a run.")
+    if os.path.lexists(path / "lock"):
+        lock = os.lstat(path / "lock")
+        if not stat.S_ISREG(lock.st_mode) or lock.st_size:
+            said.differences.append("lock is not the empty file that a run has.")
     units = path / "units"
     for name in sorted(os.listdir(units)) if units.is_dir() and not units.is_symlink() else []:
         if (units / name).is_symlink():
@@ -195,10 +198,10 @@ def _check_judgement(report: Report[Any, Any], said: Verification) -> None:
         return
     if again.judgement == report.judgement:
         said.confirmed.append(
-            f"The judgement ({report.verdict.kind.value}) is what the findings give."
+            f"The judgement ({spoken(report.verdict.kind)}) is what the findings give."
         )
         return
-    held, now = report.verdict.kind.value, again.verdict.kind.value
+    held, now = spoken(report.verdict.kind), spoken(again.verdict.kind)
     apart = [
         name
         for name in type(report.judgement).model_fields
@@ -212,6 +215,7 @@ def _check_judgement(report: Report[Any, Any], said: Verification) -> None:
 
 def _check_page(path: Path, report: Report[Any, Any], said: Verification) -> None:
     if not os.path.lexists(path / PAGE):
+        # A page that the digests list is missed with the other files.
         said.open.append(f"There is no {PAGE} to compare.")
         return
     try:
@@ -226,28 +230,6 @@ def _check_page(path: Path, report: Report[Any, Any], said: Verification) -> Non
         said.differences.append(f"{PAGE} is not what report.json gives{kind}{_version(report)}.")
         return
     said.confirmed.append(f"{PAGE} is what report.json gives{kind}, byte for byte.")
-
-
-def _check_annex(path: Path, report: Report[Any, Any], said: Verification) -> None:
-    """The annex, if one was written: it may be redacted, and the report need not be."""
-    for name, written in ANNEX.items():
-        if not os.path.lexists(path / name):
-            continue
-        try:
-            held = read_document(path / name, MOST_PAGE_BYTES)
-            forms = [written(annex_of(report))]
-            if held not in forms and not report.findings.redacted:
-                forms.append(written(annex_of(report.without_secrets())))
-        except Exception as error:  # see _check_judgement
-            said.differences.append(f"{name} cannot be compared ({first_line(error)}).")
-            continue
-        if held in forms:
-            said.confirmed.append(f"{name} is what report.json gives, byte for byte.")
-        else:
-            said.differences.append(
-                f"{name} is not what report.json gives{_version(report)}; vestige annex writes it "
-                "again."
-            )
 
 
 def _version(report: Report[Any, Any]) -> str:

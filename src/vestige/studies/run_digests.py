@@ -1,7 +1,7 @@
 """One file with the SHA-256 digest of every file of a run that counts: what a signature signs.
 
-``digests.json`` is written with the report. The page is listed only where a run was signed: it is a
-function of the report, and whoever verifies a run draws it again.
+``digests.json`` is written with the report. The page is listed where a command wrote it or the run
+is signed. It is a function of the report, so whoever verifies a run draws it again.
 """
 
 from __future__ import annotations
@@ -57,6 +57,20 @@ def write_digests(folder: Path, *, page: bool = False) -> dict[str, str]:
     found = {name: file_digest(folder / name) for name in counted_files(folder, page=page)}
     write_atomically(folder / DIGESTS, mapping_bytes({"schema": SCHEMA, "files": found}))
     return found
+
+
+def list_page(folder: Path) -> None:
+    """Add the page to the digests of a run, so that it does not go missing unnoticed.
+
+    Digests of other files stay as they are stated, and those of a signed run altogether.
+    """
+    try:
+        stated = {**read_digests(folder), PAGE: file_digest(folder / PAGE)}
+        if not os.path.lexists(folder / SIGNATURE):
+            content = mapping_bytes({"schema": SCHEMA, "files": dict(sorted(stated.items()))})
+            write_atomically(folder / DIGESTS, content)
+    except (BadInput, OSError):  # is found when the run is verified
+        return
 
 
 def read_digests(folder: Path) -> dict[str, str]:

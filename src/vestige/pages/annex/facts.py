@@ -14,6 +14,7 @@ from typing import Any
 from vestige.pages.heads.tables import written_point
 from vestige.reports import numbers
 from vestige.reports.audit import AuditReport
+from vestige.reports.captured_words import method_sentence
 from vestige.reports.comparison import Cell, ComparisonFindings, ComparisonReport, DefendedPoint
 from vestige.reports.heads import HeadReport
 from vestige.reports.inversion import InversionReport
@@ -118,6 +119,17 @@ def audit_facts(report: AuditReport) -> Facts:
         f"{numbers.share(found.false_positive_rate)}.",
         quantity=(
             ("Decoys", f"{numbers.count(found.decoys)} in each trial, of the secret's class"),
+            *(
+                (
+                    (
+                        "Additions",
+                        f"{numbers.planned_and_added(found.earlier_trials, found.trials_planned)}. "
+                        f"{method_sentence(found)}",
+                    ),
+                )
+                if found.earlier_trials
+                else ()
+            ),
             *((("Pool", f"at least {numbers.count(pool)} records of a class"),) if pool else ()),
         ),
     )

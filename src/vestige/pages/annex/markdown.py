@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from vestige.printable import terminal_text
 from vestige.reports.annex import Annex, AnnexPoint
+from vestige.reports.parts import spoken
 
 BLANK = "\\_" * 24
 """A line to write on."""
@@ -32,7 +33,7 @@ def _lines(annex: Annex) -> Iterator[str]:
     said = [annex.study, annex.date, "redacted" if annex.redacted else ""]
     yield escaped(", ".join(part for part in said if part))
     yield ""
-    verdict = annex.verdict.value.replace("_", " ")
+    verdict = spoken(annex.verdict)
     yield f"**{escaped(verdict)}**: {escaped(annex.headline)}"
     yield ""
     yield "## For the decision"

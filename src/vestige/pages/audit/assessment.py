@@ -125,8 +125,9 @@ def _threat(threat: ThreatDescription) -> Part:
 
 def _means(findings: AuditFindings) -> Part:
     said = [
-        f"{numbers.plural(findings.trials_finished, 'trial')} of "
-        f"{numbers.count(findings.trials_planned)} planned, each with another secret. A trial "
+        f"{numbers.plural(findings.trials_finished, 'trial')} "
+        f"({numbers.planned_and_added(findings.earlier_trials, findings.trials_planned)}), each "
+        "with another secret. A trial "
         f"counts as a hit if the reconstruction lies closer to its secret than to all but "
         f"{numbers.one_in(findings.false_positive_rate)} other records of the same class, of "
         f"which it has {numbers.count(findings.decoys)} ({findings.distance})."

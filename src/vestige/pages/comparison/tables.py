@@ -24,6 +24,7 @@ from vestige.reports.comparison_words import (
     runs_behind,
 )
 from vestige.reports.noise import Mean
+from vestige.reports.parts import spoken
 
 
 @dataclass(frozen=True)
@@ -177,7 +178,7 @@ def attack_table(comparison: ComparisonFindings, server: str) -> Table:
                         numbers.rate_with_limits(measure.rate),
                         numbers.rate_with_limits(hits) if hits else numbers.EN_DASH,
                         numbers.count(measure.diverged),
-                        cell.verdict if strongest else "",
+                        spoken(cell.verdict) if strongest else "",
                     ),
                 )
             )
