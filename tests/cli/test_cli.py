@@ -353,7 +353,10 @@ SEVERAL = AUDIT + "other = small_audit([LabelOnly()], threat=told, title='Other'
 def test_run_takes_a_study_of_any_kind(vestige, refused, place):
     write("mine.py", SEVERAL)
     said = refused("run", "mine.py")
-    assert "mine.py defines several studies (audit, other): name one, as mine.py:NAME." in said
+    assert (
+        "mine.py defines several studies (audit, a study of the kind audit and other, a study of "
+        "the kind audit): choose one by its name, mine.py:audit or mine.py:other." in said
+    )
     code, out, err = vestige("run", "mine.py:other")
     assert (code, err) == (0, "")
     assert out.endswith("Page: runs/mine-other-2-0/page.html\n")

@@ -14,6 +14,7 @@ import torch
 import typer
 
 from vestige.cli.app import app
+from vestige.cli.user_code import load_plan
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
@@ -170,3 +171,11 @@ def test_help_is_complete_and_in_plain_english():
         for parameter, text in texts.items():
             assert text, f"vestige {name}: {parameter} has no help"
             assert not DIALECT.search(text), f"vestige {name}: {parameter}: {text}"
+
+
+def test_the_study_of_single_records_runs_from_a_file(tmp_path):
+    """The page says that the lines up to the study are a file that ``vestige run`` takes."""
+    text = blocks(ROOT / "docs" / "questions" / "records.md", "python")[0]
+    (tmp_path / "risk.py").write_text(text.partition("report = ")[0])
+    study = load_plan(tmp_path / "risk.py")
+    assert (study.kind, len(study.units())) == ("record risk", 8 * 12)

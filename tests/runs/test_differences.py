@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
+import shutil
 import sys
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy.stats import binom, binomtest
 
 from pages.noise_studies import noise
@@ -17,7 +21,15 @@ from vestige.cli.app import main
 from vestige.content import document_bytes
 from vestige.errors import BadInput
 from vestige.reports.audit import AuditFindings
-from vestige.runs.differences import compare_runs, difference_of
+from vestige.runs.differences import (
+    SAME_STUDY,
+    AttackDifference,
+    _sentence,
+    compare_runs,
+    difference_of,
+    limits_in_words,
+)
+from vestige.runs.hand_over import write_redacted
 from vestige.statistics.paired_hits import mcnemar, paired_hits, unpaired_difference
 
 REPLICATES = 4_000
@@ -140,6 +152,72 @@ def test_the_same_run_twice_shows_nothing(folders):
     assert found.attacks[0].paired.difference == 0
     assert "do not show that one release leaks more" in found.sentence
     assert "not evidence" in found.sentence
+    assert found.remarks == (SAME_STUDY,)
+    assert SAME_STUDY not in compare_runs(folders / "old", folders / "secrets").remarks
+
+
+def test_a_run_is_not_compared_with_itself(folders, tmp_path):
+    old = folders / "old"
+    copy = shutil.copytree(old, tmp_path / "copy")
+    for one in (old, f"{old}/../old", copy, old / "report.json"):
+        with pytest.raises(BadInput, match="hold the same report: give runs of two releases"):
+            compare_runs(old, one)
+    redacted = write_redacted(load_report(old), tmp_path / "redacted")
+    for pair in ((old, redacted), (redacted, old)):
+        with pytest.raises(BadInput, match="redacted is a redacted copy of the other run"):
+            compare_runs(*pair)
+
+
+def test_a_redacted_run_is_compared_unpaired_and_without_false_remarks(folders, tmp_path):
+    redacted = write_redacted(load_report(folders / "secrets"), tmp_path / "redacted")
+    found = compare_runs(folders / "old", redacted)
+    assert found.unpaired == "one report is redacted, which withholds seed and secrets"
+    assert found.remarks == ()
+    other = write_redacted(load_report(folders / "old"), tmp_path / "other")
+    assert compare_runs(other, redacted).unpaired.startswith("both reports are redacted")
+
+
+SIZES = st.integers(0, 30)
+
+
+@given(new_only=SIZES, old_only=SIZES, same=SIZES, paired=st.booleans())
+def test_every_place_says_the_same_limit_rounded_outwards(new_only, old_only, same, paired):
+    old = [False] * new_only + [True] * old_only + [True] * (same + 1)
+    new = [True] * new_only + [False] * old_only + [True] * (same + 1)
+    hits, pairs = (sum(old), sum(new)), len(old)
+    found = paired_hits(old, new, 0.95)
+    limits = (found.lower, found.upper)
+    if not paired:
+        limits = unpaired_difference((hits[0], pairs), (hits[1], pairs), 0.95)
+    one = AttackDifference("A", (hits[0], pairs), (hits[1], pairs), *limits,
+                           paired=found if paired else None)  # fmt: skip
+    said, sentence = limits_in_words(one), _sentence([one], unpaired=not paired)
+    number = r"([+−]?[\d.]+)"
+    low, high = re.search(rf": {number} to {number} percentage points", said).groups()
+    shares = [limit / (pairs if paired else 1) for limit in limits]
+    assert 0 <= shares[0] * 100 - value(low) < 0.1 + 1e-6
+    assert 0 <= value(high) - shares[1] * 100 < 0.1 + 1e-6
+    assert ("Paired" in said, "exact test p" in said) == (paired, paired)
+    assert "e-" not in said
+    least = re.search(rf"at least {number}( points)?\.$", sentence)
+    if least is None:
+        assert not one.direction or sentence.endswith("more than none.")
+    elif least[2]:
+        assert abs(value(low if one.direction > 0 else high)) == float(least[1])
+    else:
+        whole = re.search(rf"that is {number} to {number} hits", said)
+        assert abs(value(whole[1] if one.direction > 0 else whole[2])) == float(least[1])
+
+
+def value(text: str) -> float:
+    return float(text.replace("−", "-"))
+
+
+def test_a_tiny_p_value_is_said_to_be_small():
+    found = paired_hits([False] * 3_000, [True] * 3_000, 0.95)
+    assert found.p_value == 0
+    one = AttackDifference("A", (0, 3_000), (3_000, 3_000), found.lower, found.upper, found)
+    assert limits_in_words(one).endswith("exact test p < 0.0001.")
 
 
 def test_what_makes_pairs(folders):

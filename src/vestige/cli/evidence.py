@@ -104,7 +104,7 @@ def diff(
     new: Annotated[Path, typer.Argument(help="Run folder of a later audit.")],
 ) -> None:
     """Say whether a new release leaks more than an old one: pair by pair, with exact limits."""
-    from vestige.runs.differences import compare_runs
+    from vestige.runs.differences import compare_runs, limits_in_words
 
     found = compare_runs(old, new)
     typer.secho(terminal_text(found.sentence), bold=True)
@@ -117,14 +117,11 @@ def diff(
     for one in found.attacks:
         hits = f"{one.attack}: {one.old[0]:,} of {one.old[1]:,} secrets hit in the old run, "
         hits += f"{one.new[0]:,} of {one.new[1]:,} in the new one"
-        if one.paired is None:
-            limits = f"{100 * one.lower:+.1f} to {100 * one.upper:+.1f} points"
-        else:
+        if one.paired is not None:
             p = one.paired
             hits += f"; both {p.both:,}, new only {p.new_only:,}, old only {p.old_only:,}, "
             hits += f"neither {p.neither:,}"
-            limits = f"{one.lower:+.1f} to {one.upper:+.1f} hits, p = {p.p_value:.2g}"
-        typer.echo(terminal_text(f"{hits}. Difference {limits}."))
+        typer.echo(terminal_text(f"{hits}. {limits_in_words(one)}"))
     joint = " joint over attacks" if len(found.attacks) > 1 else ""
     typer.echo(f"Limits have {found.confidence:.0%} confidence{joint}.")
     for remark in found.remarks:

@@ -64,8 +64,13 @@ def _only_study(file: Path, module: ModuleType) -> tuple[str, Study[Any] | None]
         if isinstance(value, Study) and not isinstance(value, type)
     }
     if len(named) > 1:
-        names = ", ".join(sorted(name for name, _ in named.values()))
-        raise BadInput(f"{file} defines several studies ({names}): name one, as {file}:NAME.")
+        found = sorted(named.values(), key=lambda one: one[0])
+        kinds = " and ".join(f"{name}, a study of the kind {one.kind}" for name, one in found[:4])
+        more = f" and {len(found) - 4} more" if len(found) > 4 else ""
+        commands = " or ".join(f"{file}:{name}" for name, _ in found[:4])
+        raise BadInput(
+            f"{file} defines several studies ({kinds}{more}): choose one by its name, {commands}."
+        )
     return next(iter(named.values()), ("study", None))
 
 

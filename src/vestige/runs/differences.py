@@ -9,9 +9,10 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from vestige.content import document_bytes
 from vestige.errors import BadInput, VestigeError
 from vestige.reports import numbers
 from vestige.reports.audit import AttackFindings, AuditFindings, AuditReport
@@ -19,6 +20,17 @@ from vestige.reports.files import load_report
 from vestige.statistics.paired_hits import PairedHits, paired_hits, unpaired_difference
 from vestige.statistics.rates import allowed_rank
 from vestige.studies.store import RunFolder
+
+SMALLEST_P = 0.0001
+"""Smaller p-values are only said to be smaller."""
+
+ROUNDING_SLACK = 1e-9
+"""Absorbs the error of a product before it is rounded outwards."""
+
+SAME_STUDY = (
+    "Both folders hold the same study with the same seed, so this is one release and not two: a "
+    "difference would be one of computers or versions."
+)
 
 
 @dataclass(frozen=True)
@@ -58,8 +70,15 @@ class RunDifference:
 def compare_runs(old: str | Path, new: str | Path) -> RunDifference:
     """Compare two runs of audits; ``new`` is the one that may leak more."""
     first, second = _audit(old), _audit(new)
-    reason = _why_unpaired(Path(old), Path(new), first, second)
-    return difference_of(first, second, reason)
+    _refuse_copies(old, new, first, second)
+    reason = _why_unpaired(Path(old), Path(new), first.findings, second.findings)
+    if first.findings.redacted != second.findings.redacted:
+        # Settings of a redacted report differ from the others by what it withholds.
+        first, second = first.without_secrets(), second.without_secrets()
+    found = difference_of(first.findings, second.findings, reason)
+    if not reason and _same_study(Path(old), Path(new)):
+        return replace(found, remarks=(*found.remarks, SAME_STUDY))
+    return found
 
 
 def difference_of(old: AuditFindings, new: AuditFindings, unpaired: str = "") -> RunDifference:
@@ -146,24 +165,73 @@ def _sentence(found: Sequence[AttackDifference], *, unpaired: bool) -> str:
     head = f"The new release leaks {'more' if more else 'less'}: {best.attack} hit"
     if unpaired:
         apart = abs(best.new[0] / best.new[1] - best.old[0] / best.old[1])
-        return f"{head} {_points(apart)} {word}, at least {_points(math.floor(least * 1e3) / 1e3)}."
-    count = abs(best.new[0] - best.old[0])
-    return f"{head} {count:,} {word} of {best.new[1]:,} secrets, {_at_least(least)}."
+        return f"{head} {_points(apart)} {word}, at least {_signed(_tenths(least))} points."
+    count, pairs = abs(best.new[0] - best.old[0]), best.new[1]
+    return f"{head} {count:,} {word} of {pairs:,} secrets, {_at_least(least, pairs)}."
 
 
 def _points(difference: float) -> str:
     return numbers.points(difference).lstrip("+")
 
 
-def _at_least(hits: float) -> str:
-    """A lower limit of a number of hits, which is an expectation, never rounded upwards."""
+def _at_least(hits: float, pairs: int) -> str:
+    """A lower limit of a number of hits, which is an expectation, never rounded upwards.
+
+    Less than one hit is written as a share of the pairs: nobody has seen a part of a hit.
+    """
     if hits >= 1:
         return f"at least {math.floor(hits):,}"
-    tenths = math.floor(hits * 10)
-    return f"at least {tenths / 10:.1f}" if tenths else "more than 0"
+    share = _tenths(hits / pairs)
+    return f"at least {_signed(share)} points" if share else "more than none"
 
 
-def _audit(path: str | Path) -> AuditFindings:
+def limits_in_words(one: AttackDifference) -> str:
+    """The limits of a difference, rounded outwards: percentage points, and hits where paired."""
+    pairs = 1 if one.paired is None else one.paired.pairs
+    low, high = _tenths(one.lower / pairs), -_tenths(-one.upper / pairs)
+    points = f"{_signed(low, '+')} to {_signed(high, '+')} percentage points"
+    if one.paired is None:
+        return f"Unpaired difference of the two rates: {points}; no test."
+    least, most = math.floor(one.lower), math.ceil(one.upper)
+    p = one.paired.p_value
+    said = f"= {numbers.p_value(p)}" if p >= SMALLEST_P else f"< {SMALLEST_P:.4f}"
+    return (
+        f"Paired difference: {points}, that is {_signed(least, '+')} to {_signed(most, '+')} hits "
+        f"in {numbers.plural(pairs, 'pair')} of trials; exact test p {said}."
+    )
+
+
+def _tenths(share: float) -> float:
+    """A share in percentage points, rounded down to a tenth of one."""
+    return math.floor(share * 1e3 + ROUNDING_SLACK) / 10
+
+
+def _signed(value: float, plus: str = "") -> str:
+    text = f"{abs(value):,.1f}".removesuffix(".0")
+    return text if text == "0" else f"{plus if value > 0 else numbers.MINUS}{text}"
+
+
+def _refuse_copies(
+    old: str | Path, new: str | Path, first: AuditReport, second: AuditReport
+) -> None:
+    """Raise BadInput where both are one run: one folder, a copy, or a redacted copy."""
+    if document_bytes(first) == document_bytes(second):
+        raise BadInput(f"{old} and {new} hold the same report: give runs of two releases.")
+    if document_bytes(first.without_secrets()) == document_bytes(second.without_secrets()):
+        copy = old if first.findings.redacted else new
+        raise BadInput(f"{copy} is a redacted copy of the other run: give runs of two releases.")
+
+
+def _same_study(old: Path, new: Path) -> bool:
+    """Whether two run folders say that they hold one study with one seed."""
+    try:
+        held = [RunFolder(one).manifest() for one in (old, new)]
+    except VestigeError:
+        return False
+    return all(held[0].get(key) == held[1].get(key) for key in ("kind", "identity", "seed"))
+
+
+def _audit(path: str | Path) -> AuditReport:
     report = load_report(path)
     if not isinstance(report, AuditReport):
         raise BadInput(f"{path} holds a {report.kind}: vestige diff compares two audits.")
@@ -174,11 +242,14 @@ def _audit(path: str | Path) -> AuditFindings:
             f"{path} holds an audit of captured releases, whose trials share one pool of records: "
             "the exact test of pairs does not hold for them."
         )
-    return report.findings
+    return report
 
 
 def _why_unpaired(old: Path, new: Path, first: AuditFindings, second: AuditFindings) -> str:
     """Why trials of the runs are no pairs; empty if the same records were audited in both."""
+    if first.redacted or second.redacted:
+        which = "both reports are" if first.redacted and second.redacted else "one report is"
+        return f"{which} redacted, which withholds seed and secrets"
     if first.seed is None or first.seed != second.seed:
         return "the seeds differ or are withheld"
     if first.batch_size != second.batch_size:
