@@ -183,6 +183,12 @@ def test_demo_of_a_head(vestige, monkeypatch):
     code, out, err = vestige("demo", "--head", "--trials", "2", "--redact")
     assert code == 0, err
     assert "Study of many heads: demo/heads/page.html" in out
+    assert "makes two pages" in out
+    assert "their verdicts may differ" in out
+    for page, other in (("page", "heads/page.html"), ("heads/page", "in the folder above")):
+        written = Path(f"demo/{page}.html").read_text()
+        assert "their verdicts may differ" in written
+        assert other in written
     assert out.endswith("Page: demo/page.html\n")
     study = HeadReport.model_validate_json(Path("demo/heads/report.json").read_text())
     assert study.findings.rates.heads == 12

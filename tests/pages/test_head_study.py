@@ -137,7 +137,16 @@ def test_exposed_classes_are_named_in_words():
     assert words[0] == "nothing shown"
     assert words[-1] == "exposed: images are redrawn"
     shown = sum(one.shown for one in rates.classes)
-    assert exposed_sentence(rates).startswith(f"{shown} of 10 classes are exposed.")
+    redrawn = sum(one.redrawn for one in rates.classes)
+    assert 0 < redrawn <= shown < 10
+    said = exposed_sentence(rates)
+    assert said.startswith(f"{shown} of 10 classes are exposed: images are ")
+    assert ("told from others" in said) == (redrawn < shown)
+    few = [
+        one.model_copy(update={"redrawn": place == 9}) for place, one in enumerate(rates.classes)
+    ]
+    some = exposed_sentence(rates.model_copy(update={"classes": tuple(few)}))
+    assert "images are told from others, and redrawn in 1 of them." in some
     assert [row.lead for row in table.rows] == [one.shown for one in rates.classes]
     assert "does not show that one is protected" in exposed_sentence(null_heads().findings.rates)
 
@@ -186,17 +195,20 @@ def test_documents_without_tests_and_joint_limits_are_read_judged_and_drawn():
 
 @pytest.mark.parametrize(
     ("hits", "said"),
-    [(0, "none were"), (1, "fewer than 1 was"), (6, "1 was"), (120, "20 were"), (600, "100 were")],
+    [(0, "none were"), (1, "1 was"), (6, "6 were"), (120, "120 were"), (600, "600 were")],
 )
 def test_the_tile_counts_drawings_and_says_how_many_were_redrawn(hits, said):
     rates = made_rates(1.0)
     redrawn = rates.strongest.redrawn.model_copy(update={"hits": hits, "trials": 600})
     counted = tuple(one.model_copy(update={"redrawn": redrawn}) for one in rates.counted)
     own, chance = arrays(rates.model_copy(update={"counted": counted}))
-    share = round(100 * rates.strongest.operating_point.true_positive_rate)
-    assert own.title == f"{share} of 100 drawings"
+    drawings = rates.strongest.true_positives.trials
+    assert drawings == rates.heads * rates.set_size
+    matched = rates.strongest.operating_point.true_positive_rate * drawings
+    assert matched == pytest.approx(round(matched))
+    assert own.title == f"{round(matched)} of {drawings} drawings"
     assert own.text == f"match an image of their own head; {said} redrawn"
-    assert chance.title == "5 of 100 drawings"
+    assert chance.title == "5% of drawings"
     unknown = tuple(one.model_copy(update={"redrawn": None}) for one in rates.counted)
     assert "redrawn" not in arrays(rates.model_copy(update={"counted": unknown}))[0].text
 

@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from vestige.pages.annex.several_settings import hidden_words
 from vestige.pages.charts import LogScale
 from vestige.pages.noise.charts import mu_scale, within
 from vestige.pages.noise.page import (
@@ -14,13 +15,14 @@ from vestige.pages.noise.page import (
     film,
     naming_table,
     panel,
+    plainly,
     readouts,
     render_noise,
 )
 from vestige.reports.noise import NoiseReport
-from vestige.reports.numbers import at_least
+from vestige.reports.numbers import at_least, limits
 from vestige.reports.parts import Verdict, VerdictKind
-from vestige.statistics.rates import lower_limit
+from vestige.statistics.rates import lower_limit, upper_limit
 from vestige.studies.noise.judge import judge_points
 
 from .noise_studies import METHODS, NOISE_STUDIES, STRENGTHS, noise, point, rate
@@ -52,7 +54,7 @@ def test_verdicts_count_the_strengths_at_which_most_pictures_resemble_their_secr
         verdict.lede
     )
     assert "At μ = 10, 80% of 100 pictures by Posterior mean are nearer" in verdict.lede
-    assert "80% of 100 releases: at least 70%" in verdict.lede
+    assert f"80% of 100 releases: at least {at_least(lower)}" in verdict.lede
     assert noise(seen=2).verdict.headline.startswith("At two of five strengths of noise, most")
     assert NOISE_STUDIES["noise-one"]().verdict.headline.startswith("At this strength of noise")
     null = noise(seen=0).verdict
@@ -112,7 +114,46 @@ def test_every_strength_shows_at_once_with_its_epsilon():
     ]
     told = readouts(study.findings)
     assert told["text"][2]["eps-training"] == "(1,230, 10⁻⁵)"
-    assert told["text"][2]["mu-named"] == "80% (70–88%)"
+    # As in the verdict, joint over five strengths and four methods.
+    joint = [lower_limit(80, 100, 0.025 / 20), upper_limit(80, 100, 0.025 / 20)]
+    assert told["text"][2]["mu-named"] == f"80% ({limits(*joint)})"
+
+
+def test_equal_counts_have_one_limit_on_the_whole_page():
+    report = noise()
+    page = render_noise(report)
+    first = report.findings.points[2]
+    assert (first.matched.hits, first.measures[0].named.hits) == (80, 80)
+    found = set(re.findall(r"80% \((\d+–\d+%)\)", page))
+    assert found == {limits(lower_limit(80, 100, 0.025 / 20), upper_limit(80, 100, 0.025 / 20))}
+    assert set(re.findall(r"80% of 100 [^:]+: at least (\d+%)", page)) == {
+        at_least(lower_limit(80, 100, 0.025 / 20))
+    }
+
+
+def test_strengths_that_redraw_nothing_say_whether_the_secret_is_still_named():
+    few = noise(seen=2)
+    hidden = few.findings.points[2]
+    named = few.findings.model_copy(
+        update={
+            "points": (
+                *few.findings.points[:2],
+                hidden.model_copy(update={"matched": rate(90)}),
+                *few.findings.points[3:],
+            )
+        }
+    )
+    still = few.model_copy(update={"findings": named})
+    said = "the release still named its secret among 256 candidates in 90 of 100"
+    assert said in plainly(still)
+    assert "no picture was shown to be redrawn" in plainly(still)
+    assert "the secret was named among 256 in 90 of 100 (at least " in hidden_words(named)
+    for one in (still, few):
+        assert "nothing was shown to be redrawn" not in render_noise(one)
+    none = named.points[2].model_copy(update={"matched": rate(0)})
+    silent = named.model_copy(update={"points": (*named.points[:2], none)})
+    assert "still named" not in plainly(few.model_copy(update={"findings": silent}))
+    assert hidden_words(silent).endswith("no picture was shown to be redrawn.")
 
 
 def test_tables_hold_every_number():

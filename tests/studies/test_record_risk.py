@@ -20,6 +20,7 @@ from vestige.statistics.record_risk import with_and_without
 from vestige.streams import stream
 from vestige.studies.audit.evidence import gather
 from vestige.studies.judge import judged_again
+from vestige.studies.risk.judge import judge_risk
 from vestige.studies.risk.releases import draw_batch
 from vestige.studies.study import Study
 from vestige.threats import HonestServer
@@ -86,7 +87,27 @@ def test_bright_records_are_exposed_and_others_are_not(leak):
     assert [one.exposed for one in risk.rates] == bright
     assert report.verdict.kind is VerdictKind.DEMONSTRATED
     name = report.findings.records[risk.highest].name
-    assert report.verdict.headline.startswith(f"Record {name} is hit in at least")
+    top = risk.rates[risk.highest].rate
+    tied = [
+        record.name
+        for record, one in zip(report.findings.records, risk.rates)
+        if one.exposed and one.rate == top
+    ]
+    assert len(tied) == sum(bright) > 3
+    assert report.verdict.headline.startswith(f"{len(tied)} records alike are hit in at least")
+    assert f"Equal risk: {', '.join(tied[:3])} and {len(tied) - 3} more." in report.verdict.lede
+    alone = tied[0]
+    records = tuple(
+        one.model_copy(
+            update={"found": tuple(f.model_copy(update={"hits": f.hits - 1}) for f in one.found)}
+        )
+        if one.name in tied[1:]
+        else one
+        for one in report.findings.records
+    )
+    single = judge_risk(report.findings.model_copy(update={"records": records})).verdict
+    assert single.headline.startswith(f"Record {alone} is hit in at least")
+    assert "Equal risk" not in single.lede
     assert bright[risk.highest]
     assert plan.record_names(3)[name] == places[risk.highest]
 

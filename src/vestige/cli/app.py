@@ -79,6 +79,7 @@ def demo(
 ) -> None:
     """Run a demonstration: what a server sees of bundled faces in one shared gradient."""
     from vestige.cli.demonstration import (
+        TWO_COUNTS,
         demonstration,
         head_demonstration,
         head_demonstration_study,
@@ -97,10 +98,14 @@ def demo(
         audit = replace(head_demonstration() if head else demonstration(), trials=trials or 40)
         made, page = run_and_render(audit, seed, out, redact=redact)
         if head:
-            _, study_page = run_and_render(
+            study, study_page = run_and_render(
                 head_demonstration_study(), seed, out / "heads", redact=redact
             )
+            verdict = study.verdict.kind.replace("_", " ")
+            typer.echo(terminal_text(TWO_COUNTS))
             typer.echo(terminal_text(f"Study of many heads: {study_page}"))
+            typer.echo(terminal_text(f"{verdict}: {study.verdict.headline}"))
+            typer.echo("Audit of single records:")
     show_verdict(made, page)
 
 

@@ -5,7 +5,8 @@ All data is bundled; behind noise, clothes take the place of digits where they a
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
@@ -22,12 +23,16 @@ from vestige.networks.headed_model import HeadedModel
 from vestige.priors.diffusion import DiffusionPrior, ShippedPrior
 from vestige.priors.feature_decoders import FullyConnectedDecoder
 from vestige.records import ImageSpace, Records, Space, Splits
+from vestige.reports.audit import AuditFindings
+from vestige.reports.heads import HeadFindings
 from vestige.simulation.head_training import HeadTraining
 from vestige.simulation.training_sets import ClassCounts
 from vestige.streams import stream
 from vestige.studies.audit.plan import Audit
 from vestige.studies.heads.plan import HeadStudy
 from vestige.studies.noise.plan import NoiseStudy
+from vestige.studies.study import Header
+from vestige.studies.unit_files import UnitResult
 from vestige.threats import WeakAdversary
 from vestige.victims import ReleasedHead, SharedGradient
 
@@ -35,6 +40,39 @@ HEADS = 100
 """Heads of the study: as many as the bundled digits give without sharing an image."""
 
 HEAD_TITLE = "Digits behind a published head"
+
+TWO_COUNTS = (
+    "The demonstration makes two pages about heads of this kind, and their verdicts may differ. "
+    "The audit attacks one record of each of a few heads and asks whether what came back is closer "
+    "to it than all but 1 in 100 other records of its class. The study attacks all records of many "
+    "heads and asks how many drawings match an image of their own head, by a threshold that 1 in "
+    "100 drawings of other heads pass: it counts many more drawings, so it can show what the audit "
+    "cannot."
+)
+"""Why the two pages of the head's demonstration can have opposite verdicts."""
+
+
+@dataclass(frozen=True)
+class DemonstratedAudit(Audit):
+    """The audit of a head, which says in its limits that the study exists."""
+
+    def findings(self, results: Sequence[UnitResult], about: Header) -> AuditFindings:
+        """The findings with one more limit."""
+        found = super().findings(results, about)
+        said = f"{TWO_COUNTS} This is the audit; the study is heads/page.html beside this page."
+        return found.model_copy(update={"limits": (said, *found.limits)})
+
+
+@dataclass(frozen=True)
+class DemonstratedStudy(HeadStudy):
+    """The study of many heads, which says in its limits that the audit exists."""
+
+    def findings(self, results: Sequence[UnitResult], about: Header) -> HeadFindings:
+        """The findings with one more limit."""
+        found = super().findings(results, about)
+        said = f"{TWO_COUNTS} This is the study; the audit is page.html in the folder above."
+        return found.model_copy(update={"limits": (said, *found.limits)})
+
 
 STRENGTHS = (200.0, 50.0, 20.0, 10.0, 5.0, 1.7, 1.2, 0.71)
 """μ of the study of noise: from a clear view to what trainings choose, ε about 8, 3 and 1."""
@@ -65,27 +103,27 @@ def demonstration() -> Audit:
 def head_demonstration() -> Audit:
     """A head trained on ten digits, one of each class, read by a weak adversary."""
     splits = _digits()
-    return Audit(
+    return DemonstratedAudit(
         victim=demonstration_head(splits.space),
         secrets=splits.train,
         prior=splits.prior,
         attacks=[demonstration_attack()],
         threat=WeakAdversary(),
         batch_size=10,
-        title=HEAD_TITLE,
+        title=f"{HEAD_TITLE}: audit",
     )
 
 
 def head_demonstration_study() -> HeadStudy:
     """The same heads by the paper's own measures, on training sets that share no image."""
     splits = _digits()
-    return HeadStudy(
+    return DemonstratedStudy(
         demonstration_attack(),
         demonstration_head(splits.space),
         splits.train,
         splits.prior,
         heads=HEADS,
-        title=HEAD_TITLE,
+        title=f"{HEAD_TITLE}: study of {HEADS} heads",
         held_out=splits.held_out,
     )
 

@@ -6,7 +6,7 @@ A page kind supplies what is its own: sections, and what stands beside the verdi
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from markupsafe import Markup
@@ -153,7 +153,8 @@ def render_page(
     if report is not None:
         from vestige.pages.annex.section import HEADING, IDENTIFIER, LINK, annex_parts
 
-        decision, content = annex_parts(report)
+        decision, content, hopeless = annex_parts(report)
+        front = replace(front, lede=(*front.lede, hopeless))
         appendix = (*appendix, Section(IDENTIFIER, LINK, HEADING, content))
         styles = (templates.text("annex.css"), *styles)
     style = "".join((templates.text("page.css"), *styles))

@@ -46,16 +46,27 @@ def defended(release: str, defense: str) -> str:
 
 def plural(number: int, noun: str) -> str:
     """Write a number with its noun: ``1 trial``, ``2,000 trials``."""
-    return f"{count(number)}{NO_BREAK}{noun if number == 1 else noun + 's'}"
+    return f"{count(number)}{NO_BREAK}{noun if number == 1 else plural_noun(noun)}"
+
+
+def plural_noun(noun: str) -> str:
+    """Write a noun for several: ``trials``, ``patches``, ``copies``, ``days``."""
+    if noun.endswith(("s", "x", "z", "ch", "sh")):
+        return f"{noun}es"
+    if noun.endswith("y") and noun[-2:-1] not in tuple("aeiou"):
+        return f"{noun[:-1]}ies"
+    return f"{noun}s"
 
 
 def some_of(number: int, total: int, noun: str) -> str:
     """Write how many of some: ``3 of 40 secrets``, ``none of 40 secrets``, ``both secrets``."""
     if number in (0, total) and total == 2:
-        return f"both {noun}s" if number else f"neither {noun}"
+        return f"both {plural_noun(noun)}" if number else f"neither {noun}"
     if number in (0, total) and total > 2:
-        return f"all {count(total)} {noun}s" if number else f"none of {count(total)} {noun}s"
-    return f"{count(number) if number else 'none'} of {count(total)} {noun}s"
+        several = f"{count(total)} {plural_noun(noun)}"
+        return f"all {several}" if number else f"none of {several}"
+    named = noun if total == 1 else plural_noun(noun)
+    return f"{count(number) if number else 'none'} of {count(total)} {named}"
 
 
 def level(value: float) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from pydantic import Field
 
+from vestige.reports.audit import HitBounds
 from vestige.reports.document import Document
 from vestige.reports.parts import Rate, ThreatDescription, VerdictKind
 from vestige.reports.report import Findings, Judgement, Report
@@ -24,7 +25,10 @@ class SeedRun(Document):
 
 
 class RepeatedFindings(Findings):
-    """Rates of the same audit with ``repeats`` seeds, in the order of seeds; none is chosen."""
+    """Rates of the same audit with ``repeats`` seeds, in the order of seeds; none is chosen.
+
+    ``bounds`` is what theory allows any attack of the audit; None in older reports.
+    """
 
     release: str
     defense: str = ""
@@ -37,6 +41,7 @@ class RepeatedFindings(Findings):
     attacks: tuple[str, ...]
     guesses: tuple[str, ...] = ()
     runs: tuple[SeedRun, ...] = Field(min_length=1)
+    bounds: HitBounds | None = None
 
     def rates_of(self, attack: str) -> tuple[Rate, ...]:
         """The rates of an attack, seed by seed, where it has one."""

@@ -7,6 +7,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from vestige.reports.audit import HitBounds
 from vestige.reports.document import Document
 from vestige.reports.parts import AttackDescription, Picture, Rate, ThreatDescription
 from vestige.reports.report import Findings, Judgement, Report
@@ -59,7 +60,8 @@ class RiskFindings(Findings):
     """What repeated releases of the same records gave away.
 
     ``repeats`` releases hold each record; ``controls`` for each of those hold another record of its
-    class in its place.
+    class in its place. ``bounds`` is what theory allows any attack on average over records drawn
+    at random, if the release is what it is said to be; None in older reports.
     """
 
     release: str
@@ -76,6 +78,7 @@ class RiskFindings(Findings):
     releases_finished: int
     attacks: tuple[AttackDescription, ...]
     records: tuple[ReleasedRecord, ...]
+    bounds: HitBounds | None = None
 
     @model_validator(mode="after")
     def _whole(self) -> Self:

@@ -15,8 +15,12 @@ from typing import Any
 from vestige.content import document_digest
 from vestige.errors import BadInput, brief
 from vestige.mechanisms import Neighbouring
-from vestige.pages.annex import several_releases  # noqa: F401 (registers its kinds)
+from vestige.pages.annex import (
+    several_releases,  # noqa: F401 (registers its kinds)
+    several_settings,  # noqa: F401 (registers its kinds)
+)
 from vestige.pages.annex.facts import Facts, facts_of, is_invalid
+from vestige.pages.annex.not_tried import not_tried
 from vestige.reports import numbers
 from vestige.reports.annex import (
     TITLES,
@@ -260,19 +264,18 @@ def core_time(seconds: float) -> str:
 def _answers(report: Report[Any, Any], facts: Facts) -> tuple[Fact, ...]:
     """Seven questions of those who decide, each in a line or two."""
     who = " ".join(threat.who for _, threat in facts.threats)
-    not_tried = f"{', '.join(['Membership inference', *OTHERS[:1]])}".lower()
+    sure = "; ".join(filter(None, (facts.sure, facts.enough.doubt)))
+    decide = " ".join(
+        filter(None, ("Release, revise or refuse.", facts.enough.advice, NEXT[report.verdict.kind]))
+    )
     answers = (
         ("Who attacks?", who or "As the report says."),
         ("What was found?", facts.average),
-        ("How sure is it?", f"{facts.sure}. Checks: {_checks(report)}."),
+        ("How sure is it?", f"{sure.removesuffix('.')}. Checks: {_checks(report)}."),
         ("Who is most exposed?", facts.maximum),
-        (
-            "What was not tried?",
-            f"{not_tried[:1].upper()}{not_tried[1:]}, exfiltration, regurgitation and model "
-            "inversion; stronger attacks; several releases about one record.",
-        ),
+        ("What was not tried?", facts.not_tried or not_tried((), (), "stronger attacks")),
         ("What does theory allow?", facts.theory),
-        ("What is to be decided?", f"Release, revise or refuse. {NEXT[report.verdict.kind]}"),
+        ("What is to be decided?", decide),
     )
     return tuple(Fact(name=name, text=text) for name, text in answers)
 

@@ -6,30 +6,41 @@ A kind that is not known here contributes what all reports have. Another package
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import singledispatch
 from typing import Any
 
+from vestige.pages.annex import enough
+from vestige.pages.annex.enough import NOTHING_MISSING, Enough
+from vestige.pages.annex.not_tried import (
+    attacks_left,
+    budget_words,
+    defense_left,
+    not_tried,
+)
 from vestige.pages.heads.tables import written_point
 from vestige.reports import numbers
-from vestige.reports.audit import AuditReport
+from vestige.reports.audit import AuditReport, HitBounds
 from vestige.reports.captured_words import method_sentence
-from vestige.reports.comparison import Cell, ComparisonFindings, ComparisonReport, DefendedPoint
-from vestige.reports.heads import HeadReport
+from vestige.reports.comparison_words import joined
+from vestige.reports.heads import ClassRates, HeadRates, HeadReport
 from vestige.reports.inversion import InversionReport
-from vestige.reports.noise import NoiseReport
-from vestige.reports.parts import Rate, ThreatDescription, VerdictKind
+from vestige.reports.parts import ThreatDescription, VerdictKind
 from vestige.reports.report import Report
+from vestige.reports.shown import SMALLEST, plain, rounded_down
 from vestige.statistics.audit_rates import strongest
-from vestige.statistics.resemblance import hidden_strengths
 
 NO_FIGURE = "No figure can be cited: a check failed or the run was stopped."
 NO_BOUND = "No bound is known for this release: whatever lies above the measured rate is open."
+NO_BOUND_NO_RATE = "No bound is known for this release, and no rate was measured: all is open."
 ONE_TRIAL_EACH = (
     "Not computed: every secret was attacked in one trial, and unusual records can be more exposed "
     "than the rate says. A study of single records (RecordRisk) measures it."
 )
+MOST_TIED = 3
+"""Most classes of equal share that are named."""
+
 TRAINING, DEPLOYMENT = "training stage", "deployment stage"
 Pair = tuple[str, str]
 
@@ -40,6 +51,7 @@ class Facts:
 
     ``trials`` counts attacked releases; ``subject`` is what was attacked; ``average`` and
     ``maximum`` are sentences about risk; ``bounded`` says that a theorem limits the attacks.
+    ``not_tried`` are sentences about what did not run, ``enough`` says whether what ran suffices.
     """
 
     subject: str
@@ -56,6 +68,8 @@ class Facts:
     bounded: bool = False
     guess: str = ""
     quantity: tuple[Pair, ...] = ()
+    not_tried: str = ""
+    enough: Enough = NOTHING_MISSING
 
 
 def facts_of(report: Report[Any, Any]) -> Facts:
@@ -109,12 +123,17 @@ def audit_facts(report: AuditReport) -> Facts:
         sure=f"{numbers.share(found.confidence)} confidence, jointly over "
         f"{numbers.plural(len(attacks), 'attack')}; "
         f"{numbers.plural(found.trials_finished, 'trial')}, each with another secret",
-        theory=f"If the release is what it is said to be, no attack exceeds "
-        f"{numbers.allowed(theory.success)} ({theory.tightest})."
-        if theory is not None and bounded
-        else NO_BOUND,
+        theory=" ".join(filter(None, (bound_words(theory), _shown_words(report)))),
         mechanism="" if theory is None else theory.mechanism,
         bounded=bounded,
+        not_tried=not_tried(
+            (found.threat.attacker,),
+            attacks_left(found.release, found.space.kind, attacks),
+            budget_words(a for a in found.attacks if not a.guess),
+            defense_left(found.defense),
+            "several releases about one record",
+        ),
+        enough=NOTHING_MISSING if is_invalid(report) else enough.audit_enough(report),
         guess=f"Guesses with the same hints were compared with the same records; chance gives "
         f"{numbers.share(found.false_positive_rate)}.",
         quantity=(
@@ -133,6 +152,33 @@ def audit_facts(report: AuditReport) -> Facts:
             *((("Pool", f"at least {numbers.count(pool)} records of a class"),) if pool else ()),
         ),
     )
+
+
+def bound_words(theory: HitBounds | None, mechanism: str = "") -> str:
+    """What theory allows any attack; ``mechanism`` is what a report without a bound states."""
+    if theory is not None and theory.success < 1:
+        return (
+            "If the release is what it is said to be, no attack exceeds "
+            f"{numbers.allowed(theory.success)} ({theory.tightest})."
+        )
+    if theory is None and mechanism:
+        return f"Stated: {mechanism}. What it allows was not computed in this report."
+    if theory is not None and theory.epsilon is not None:
+        return "The stated mechanism rules nothing out here: all above the measured rate is open."
+    return NO_BOUND
+
+
+def _shown_words(report: AuditReport) -> str:
+    """The ε that the trials show beside the stated one, in short."""
+    shown = report.judgement.shown
+    if shown is None or shown.refusal or is_invalid(report):
+        return ""
+    stated = shown.stated_epsilon
+    found = shown.comparable if stated is not None else shown.epsilon
+    said = f"ε ≥ {rounded_down(found)}" if found >= SMALLEST else "no ε above 0"
+    beside = "none is stated" if stated is None else f"stated: ε = {plain(stated)}"
+    end = "; so the release is not what it is said to be" if shown.contradicts else ""
+    return f"These trials alone show {said}; {beside} (δ = {plain(shown.delta)}){end}."
 
 
 def stage_of(release: str) -> str:
@@ -171,8 +217,16 @@ def inversion_facts(report: InversionReport) -> Facts:
         else f"No rate: candidates were not compared with the records. {report.verdict.headline}",
         maximum=NO_FIGURE if is_invalid(report) else "Not known without the records.",
         sure="Nothing was compared with a record: how well candidates fit is no rate",
-        theory=NO_BOUND,
+        theory=NO_BOUND_NO_RATE,
         mechanism=found.settings.get("Clipping and noise", ""),
+        not_tried=not_tried(
+            (found.threat.attacker,),
+            attacks_left(found.release, found.space.kind, [one.name for one in found.attacks]),
+            budget_words(found.attacks),
+            "a comparison with the records",
+            "other releases of the same client",
+        ),
+        enough=NOTHING_MISSING if is_invalid(report) else enough.inversion_enough(report),
         quantity=(("Runs", f"{numbers.count(runs)} on one captured release"),) if runs else (),
     )
 
@@ -187,14 +241,8 @@ def head_facts(report: HeadReport) -> Facts:
         "" if lower is None else f", at least {numbers.at_least(lower, rates.false_positive_rate)}"
     )
     exposed = [one for one in rates.classes if one.shown]
-    worst = max(exposed, key=lambda one: one.operating_point.true_positive_rate, default=None)
-    top = (
-        "No single class was shown to be exposed more than chance."
-        if worst is None
-        else f"Class {worst.label}: of its drawings {written_point(worst.operating_point)} match "
-        f"an image of their own head; {len(exposed)} of {len(rates.classes)} classes are shown "
-        "exposed."
-    )
+    drawings = best.true_positives.trials
+    matched = round(best.operating_point.true_positive_rate * drawings)
     private = [p for p in found.privacy if p.epsilon is not None]
     return Facts(
         subject=f"{numbers.plural(rates.heads, 'published head')}, each trained on "
@@ -206,11 +254,19 @@ def head_facts(report: HeadReport) -> Facts:
         attacks=(found.attack.name,),
         average=NO_FIGURE
         if is_invalid(report)
-        else f"{numbers.percent(best.operating_point.true_positive_rate)} of the drawings match an "
-        f"image of their own head{least}; by chance {chance}.",
-        maximum=NO_FIGURE if is_invalid(report) else top,
+        else f"{numbers.count(matched)} of {numbers.plural(drawings, 'drawing')} match an image of "
+        f"their own head{least}; by chance {chance}.",
+        maximum=NO_FIGURE if is_invalid(report) else _exposed_classes(exposed, rates),
         sure=f"{numbers.level(rates.confidence)} confidence over {numbers.count(rates.heads)} "
         "heads that share no image",
+        not_tried=not_tried(
+            (found.threat.attacker,),
+            attacks_left("a published head", found.space.kind, (found.attack.name,)),
+            budget_words((found.attack,)),
+            "" if private else "training with noise",
+            "several heads trained on the same images",
+        ),
+        enough=NOTHING_MISSING if is_invalid(report) else enough.head_enough(report),
         theory=NO_BOUND
         if not private
         else "The published head has no bound; heads trained with noise were measured at ε = "
@@ -221,103 +277,22 @@ def head_facts(report: HeadReport) -> Facts:
     )
 
 
-@annex_facts.register
-def noise_facts(report: NoiseReport) -> Facts:
-    """Noise: what was redrawn at the least noise, and where nothing was."""
-    found, points = report.findings, report.findings.points
-    first, last = points[0], points[-1]
-    best = first.measures[first.strongest(found.methods)].named
-    hidden = hidden_strengths(found)
-    where = (
-        "At every strength something was redrawn."
-        if not hidden
-        else f"At {numbers.count(len(hidden))} of {numbers.plural(len(points), 'strength')} "
-        "nothing was shown to be redrawn."
+def _exposed_classes(exposed: Sequence[ClassRates], rates: HeadRates) -> str:
+    """The classes with the largest share, all of those that tie, and what was shown of how many."""
+    if not exposed:
+        return "Not computed image by image; no single class was shown to be exposed."
+    most = max(one.operating_point.true_positive_rate for one in exposed)
+    tied = [one for one in exposed if one.operating_point.true_positive_rate == most]
+    total, redrawn = len(rates.classes), sum(one.redrawn for one in exposed)
+    which = (
+        f"Class {tied[0].label}"
+        if len(tied) == 1
+        else f"Classes {joined([one.label for one in tied])} alike"
+        if len(tied) <= MOST_TIED
+        else f"{numbers.count(len(tied))} classes alike"
     )
-    epsilons = [p.epsilon for p in points if p.epsilon is not None]
-    spent = (
-        f"ε from {numbers.epsilon(min(epsilons))} to {numbers.epsilon(max(epsilons))} at "
-        f"δ = {numbers.quantity(found.delta)}"
-        if epsilons
-        else "no finite ε"
+    return (
+        f"{which}: {written_point(tied[0].operating_point)} of the drawings match their own head. "
+        f"Told from others: {len(exposed)} of {total} classes; redrawn: {redrawn} of {total}. "
+        "Single images were not compared."
     )
-    return Facts(
-        subject=f"one noisy gradient of one {found.space.noun}, at "
-        f"{numbers.plural(len(points), 'strength')} of noise",
-        trials=found.images * len(points),
-        planned=found.images * found.strengths_planned,
-        threats=(("", found.threat),),
-        stage=TRAINING,
-        attacks=tuple(m.name for m in found.methods if m.kind != "nothing"),
-        average=NO_FIGURE
-        if is_invalid(report)
-        else f"With the least noise {numbers.some_of(best.hits, best.trials, 'picture')} "
-        f"came out nearest to their own secret: at least {numbers.at_least(best.lower)}. {where}",
-        maximum=NO_FIGURE
-        if is_invalid(report)
-        else "Not computed image by image; the least noise is the worst setting.",
-        sure=f"{numbers.share(found.confidence)} confidence, {numbers.count(found.images)} images "
-        "at every strength",
-        theory=f"With the most noise no attack on one release names more than "
-        f"{numbers.allowed(last.bound)} of the secrets among {numbers.count(found.candidates)}; "
-        f"with the least, {numbers.allowed(first.bound)}. The whole training: {spent}.",
-        mechanism=f"DP-SGD, {spent} (add or remove one)",
-        bounded=last.bound < 1,
-        guess=f"The same pictures were compared with another image; guessing among "
-        f"{numbers.count(found.candidates)} candidates gives "
-        f"{numbers.percent(1 / found.candidates)}.",
-        quantity=(("Strengths of noise", numbers.count(len(points))),),
-    )
-
-
-@annex_facts.register
-def comparison_facts(report: ComparisonReport) -> Facts:
-    """Defences: the rates without one, and the setting with the largest rate."""
-    found = report.findings
-    cells = [(point, cell) for point in found.points for cell in point.cells if cell.most_hits]
-    bare = [(point, cell) for point, cell in cells if point.undefended]
-    most = max(cells, key=lambda one: _lower(one[1]), default=None)
-    guaranteed = [point.label for point in found.points if point.guarantee]
-    return Facts(
-        subject=f"releases under {numbers.plural(len(found.points), 'setting')} of defences "
-        f"before {numbers.plural(len(found.servers), 'server')}",
-        trials=found.trials * len(cells),
-        planned=None,
-        threats=tuple((server.name, server.threat) for server in found.servers),
-        stage=TRAINING,
-        attacks=tuple(found.attacks),
-        average=NO_FIGURE if is_invalid(report) else _hits(found, bare, "without a defence"),
-        maximum=NO_FIGURE
-        if is_invalid(report)
-        else _hits(found, [most] if most else [], "the largest rate"),
-        sure=f"{numbers.share(found.confidence)} confidence, jointly over the attacks of a "
-        f"setting; {numbers.plural(found.trials, 'trial')} of each setting",
-        theory=f"A guarantee holds under {numbers.count(len(guaranteed))} of "
-        f"{numbers.plural(len(found.points), 'setting')}; the others have none. "
-        "Choosing among private trainings spends more than one of them."
-        if guaranteed
-        else "No setting here has a guarantee: whatever lies above the measured rates is open.",
-        mechanism="; ".join(f"{p.label}: {p.mechanism}" for p in found.points if p.guarantee),
-        bounded=bool(guaranteed),
-        guess=f"A guess of the class mean joins the attacks; by chance "
-        f"{numbers.share(found.false_positive_rate)} hit.",
-        quantity=(("Settings", numbers.count(len(found.points))),),
-    )
-
-
-def _lower(cell: Cell) -> tuple[float, float]:
-    rate = cell.most_hits
-    return (rate.lower, rate.value) if isinstance(rate, Rate) else (0.0, 0.0)
-
-
-def _hits(
-    found: ComparisonFindings, cells: Iterable[tuple[DefendedPoint, Cell]], words: str
-) -> str:
-    said = [
-        f"{cell.server}, {words if point.undefended else f'{words}, under {point.label}'}: "
-        f"{numbers.rate_with_limits(cell.most_hits)}"
-        for point, cell in cells
-        if cell.most_hits is not None
-    ]
-    chance = numbers.share(found.false_positive_rate)
-    return f"{'; '.join(said)}; by chance {chance}." if said else "No setting has a rate."

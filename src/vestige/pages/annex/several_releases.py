@@ -2,17 +2,42 @@
 
 from __future__ import annotations
 
-from vestige.pages.annex.facts import NO_FIGURE, Facts, annex_facts, is_invalid, stage_of
+from vestige.pages.annex import enough
+from vestige.pages.annex.enough import NOTHING_MISSING
+from vestige.pages.annex.facts import (
+    NO_FIGURE,
+    Facts,
+    annex_facts,
+    bound_words,
+    is_invalid,
+    stage_of,
+)
+from vestige.pages.annex.not_tried import attacks_left, budget_words, defense_left, not_tried
 from vestige.reports import numbers
-from vestige.reports.repeated import RepeatedFindings, RepeatedReport, spread
+from vestige.reports.audit import HitBounds
+from vestige.reports.repeated import RepeatedReport
+from vestige.reports.repeated_words import sizes_words, spread_words
 from vestige.reports.risk import AttackRisk, RiskFindings, RiskReport
+from vestige.reports.shown import plain
 
 MOST_NAMED = 3
 """Most records that an annex names."""
 
-NOT_STATED = (
-    "This kind of study states no bound; an audit of the same release does if one is known."
-)
+NOT_STATED = "No mechanism was stated, so no bound is known: all above the measured rates is open."
+
+
+def _theory(bounds: HitBounds | None, mechanism: str, average: str) -> str:
+    """What theory allows on average; ``average`` is the measured rate beside it."""
+    if not mechanism and (bounds is None or bounds.epsilon is None) and not _bounded(bounds):
+        return NOT_STATED
+    said = bound_words(bounds, mechanism)
+    if bounds is not None and bounds.epsilon is not None:
+        said += f" Stated: ε = {plain(bounds.epsilon)} (δ = {plain(bounds.delta)})."
+    return f"{said} Measured: {average}." if average and _bounded(bounds) else said
+
+
+def _bounded(bounds: HitBounds | None) -> bool:
+    return bounds is not None and bounds.success < 1
 
 
 @annex_facts.register
@@ -37,8 +62,23 @@ def risk_facts(report: RiskReport) -> Facts:
         maximum=most_exposed(report) if cited else NO_FIGURE,
         sure=f"{numbers.share(found.confidence)} confidence, jointly over {records} and "
         f"{numbers.plural(len(attacks), 'attack')}",
-        theory=NOT_STATED,
+        theory=_theory(
+            found.bounds,
+            found.settings.get("Stated mechanism", ""),
+            f"{numbers.rate_with_limits(leading[0].average)} on average over records at random"
+            if cited and leading[0].average
+            else "",
+        ),
         mechanism=found.settings.get("Stated mechanism", ""),
+        bounded=_bounded(found.bounds),
+        not_tried=not_tried(
+            (found.threat.attacker,),
+            attacks_left(found.release, found.space.kind, attacks),
+            budget_words(found.attacks),
+            f"records other than these {numbers.count(len(found.records))}",
+            defense_left(found.defense),
+        ),
+        enough=enough.risk_enough(report) if cited else NOTHING_MISSING,
         guess="Releases with another record of the class in its place were read alike: a record "
         "counts as exposed only if it is hit more often with it than without it.",
         quantity=(
@@ -82,9 +122,12 @@ def most_exposed(report: RiskReport) -> str:
         f"{name} {numbers.rate_with_limits(best[name][2])}" for name in ordered[:MOST_NAMED]
     )
     total = numbers.plural(len(found.records), "record")
+    tied = sum(one[:2] == best[ordered[0]][:2] for one in best.values())
+    tie = "" if tied == 1 else f" {numbers.count(tied)} records tie for the most."
     return (
         f"{numbers.count(len(best))} of {total} {'is' if len(best) == 1 else 'are'} exposed; "
-        f"the most, by keyed name and share of releases that are hits: {named}."
+        f"the most, by keyed name and share of releases that are hits: {named}.{tie} Limits hold "
+        f"for all {total} together."
     )
 
 
@@ -93,6 +136,7 @@ def repeated_facts(report: RepeatedReport) -> Facts:
     """The same audit with several seeds: how far its rates vary."""
     found = report.findings
     chance = numbers.share(found.false_positive_rate)
+    said = spread_words(found) or "no attack has a rate"
     return Facts(
         subject=f"{numbers.defended(found.release, found.defense)}, audited with "
         f"{numbers.plural(found.repeats, 'seed')}",
@@ -101,15 +145,29 @@ def repeated_facts(report: RepeatedReport) -> Facts:
         threats=(("", found.threat),),
         stage=stage_of(found.release),
         attacks=found.attacks,
-        average=NO_FIGURE if is_invalid(report) else f"{_spreads(found)}; by chance {chance}.",
+        average=NO_FIGURE
+        if is_invalid(report)
+        else f"Over {sizes_words(found)}: {said}; by chance {chance}.",
         maximum=NO_FIGURE
         if is_invalid(report)
         else "Which records are most exposed was not computed. A study of single records "
         "(RecordRisk) measures it.",
         sure=f"{numbers.share(found.confidence)} confidence, jointly over attacks and "
         f"{numbers.plural(found.repeats, 'repetition')}",
-        theory=NOT_STATED,
+        theory=_theory(
+            found.bounds,
+            found.settings.get("Stated mechanism", ""),
+            "" if is_invalid(report) else said,
+        ),
         mechanism=found.settings.get("Stated mechanism", ""),
+        bounded=_bounded(found.bounds),
+        not_tried=not_tried(
+            (found.threat.attacker,),
+            attacks_left(found.release, found.space.kind, found.attacks),
+            "other models, secrets and priors, which all seeds share",
+            defense_left(found.defense),
+        ),
+        enough=NOTHING_MISSING if is_invalid(report) else enough.repeated_enough(report),
         guess=f"Guesses with the same hints were compared with the same records; chance gives "
         f"{chance}.",
         quantity=(
@@ -117,14 +175,3 @@ def repeated_facts(report: RepeatedReport) -> Facts:
             ("Decoys", f"{numbers.count(found.decoys)} in each trial, of the secret's class"),
         ),
     )
-
-
-def _spreads(found: RepeatedFindings) -> str:
-    said = [
-        f"{name} {numbers.percent(low)} to {numbers.percent(high)}, median "
-        f"{numbers.percent(middle)}"
-        for name in found.attacks
-        if (one := spread(found.rates_of(name))) is not None
-        for low, middle, high in (one,)
-    ]
-    return f"Over seeds: {'; '.join(said)}" if said else "No attack has a rate"

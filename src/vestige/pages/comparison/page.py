@@ -135,6 +135,7 @@ def _page(report: ComparisonReport, most: int) -> str:
     attacks = tuple(Row(name, "", (summary,)) for name, summary in found.attacks.items())
     return render_page(
         title=found.title,
+        date=numbers.date(found.times.finished) if found.times.finished else "",
         redacted=found.redacted,
         front=replace(
             Front.of(report.verdict),

@@ -18,7 +18,7 @@ from vestige.pages.heads.tables import (
     rule_sentence,
     written_point,
 )
-from vestige.pages.marks import DotArray, key_mark, share_array
+from vestige.pages.marks import DotArray, key_mark, rate_array, share_array
 from vestige.pages.pictures import Frame, Scale, drawn_how, frame
 from vestige.pages.shell import (
     Front,
@@ -40,6 +40,7 @@ from vestige.reports.heads import (
     HeadReport,
     PrivacyPoint,
 )
+from vestige.reports.parts import Rate
 
 CURVES = {
     "cumulative": "counted",
@@ -86,6 +87,7 @@ def render_heads(report: HeadReport, *, redact: bool = False) -> str:
     exhibit = fragment("heads.html", "exhibit", cards, note(shown))
     return render_page(
         title=shown.title,
+        date=numbers.date(shown.times.finished) if shown.times.finished else "",
         redacted=shown.redacted,
         front=replace(Front.of(report.verdict), exhibit=exhibit, arrays=arrays(rates)),
         threat=Panel(shown.threat, "a published head"),
@@ -118,29 +120,32 @@ def render_heads(report: HeadReport, *, redact: bool = False) -> str:
 
 
 def arrays(rates: HeadRates) -> tuple[DotArray, ...]:
-    """Draw what passes the threshold beside what chance passes, of a hundred drawings.
+    """Draw what passes the threshold beside what chance passes, counted in drawings.
 
-    A drawing is one reconstruction, of one class and one head.
+    A drawing is one reconstruction, of one class and one head. A dot is a drawing where there are
+    few of them, else one in a hundred of them.
     """
-    point = rates.strongest.operating_point
+    point, drawings = rates.strongest.operating_point, rates.strongest.true_positives.trials
+    matched = round(point.true_positive_rate * drawings)
     own = f"match an image of their own head{redrawn_words(rates)}"
-    return tuple(
-        DotArray(array.svg, array.title.replace("secrets", "drawings"), array.text)
-        for array in (
-            share_array(point.true_positive_rate, own),
+    measured = Rate(hits=matched, trials=drawings, lower=0.0, upper=1.0)
+    chance = numbers.share(point.false_positive_rate)
+    return (
+        replace(rate_array(measured, own), title=f"{numbers.hits_of(measured)} drawings"),
+        replace(
             share_array(point.false_positive_rate, "match an image of another head, by chance"),
-        )
+            title=f"{chance} of drawings",
+        ),
     )
 
 
 def redrawn_words(rates: HeadRates) -> str:
-    """Write how many of a hundred drawings are redrawn images, where that was counted."""
+    """Write how many drawings are redrawn images, where that was counted."""
     redrawn = rates.strongest.redrawn or rates.redrawn
     if redrawn is None:
         return ""
-    number = round(100 * redrawn.value)
-    few = "none" if redrawn.hits == 0 else str(number) if number else "fewer than 1"
-    return f"; {few} {'was' if few in ('1', 'fewer than 1') else 'were'} redrawn"
+    few = numbers.count(redrawn.hits) if redrawn.hits else "none"
+    return f"; {few} {'was' if redrawn.hits == 1 else 'were'} redrawn"
 
 
 def card(study: HeadFindings, one: ClassExhibit) -> ClassCard:

@@ -211,9 +211,17 @@ def exposed_sentence(rates: HeadRates) -> str:
     total, shown = len(rates.classes), sum(one.shown for one in rates.classes)
     if shown == 0:
         return "No single class was shown to be exposed. That does not show that one is protected."
-    which = "All" if shown == total else f"{numbers.count(shown)} of {numbers.count(total)}"
+    which = f"All {total}" if shown == total else f"{shown} of {total}"
     rest = "" if shown == total else " The others are not shown to be protected."
-    return f"{which} classes are exposed.{rest}"
+    redrawn = sum(one.redrawn for one in rates.classes)
+    how = (
+        "images are redrawn"
+        if redrawn == shown
+        else "images are told from others, redrawn in none"
+        if redrawn == 0
+        else f"images are told from others, and redrawn in {redrawn} of them"
+    )
+    return f"{which} classes are exposed: {how}.{rest}"
 
 
 def class_table(rates: HeadRates) -> Table | None:

@@ -215,7 +215,7 @@ def fit_table(findings: InversionFindings) -> Table | None:
     columns = (
         Column("This release", number=False),
         Column("Left unexplained"),
-        Column(f"By random {findings.space.noun}s"),
+        Column(f"By random {numbers.plural_noun(findings.space.noun)}"),
         Column("Noise"),
         Column("Runs alike"),
         Column("Rehearsed alike"),

@@ -17,6 +17,7 @@ from vestige.pages.noise.charts import (
     similarity_chart,
     written_epsilon,
 )
+from vestige.pages.noise.limits import joint_rate
 from vestige.pages.pictures import Scale, drawn_how, enlarged, png_uri
 from vestige.pages.shell import Front, Panel, complete_settings, render_page, sections, surroundings
 from vestige.pages.tables import Column, Key, Row, Table, line_key
@@ -64,6 +65,7 @@ def render_noise(report: NoiseReport, *, redact: bool = False) -> str:
     dial = (start, told, ticks, film(shown), panel(shown), training(shown), drawn, plainly(report))
     return render_page(
         title=shown.title,
+        date=numbers.date(shown.times.finished) if shown.times.finished else "",
         redacted=shown.redacted,
         front=replace(
             Front.of(report.verdict),
@@ -101,7 +103,7 @@ def training(study: NoiseFindings) -> str:
 
 
 def plainly(report: NoiseReport) -> str:
-    """Say in plain words what ε is, and from which noise on nothing was shown to be redrawn."""
+    """Say in plain words what ε is, and from which noise on no picture was shown to be redrawn."""
     study = report.findings
     said = (
         "More noise hides more and costs more accuracy. ε is the privacy budget of the whole "
@@ -114,12 +116,20 @@ def plainly(report: NoiseReport) -> str:
     if not hidden:
         return f"{said} At every strength of noise here, pictures were redrawn."
     least = next(point for point in study.points if point.mu in hidden)  # least noise comes first
+    named = joint_rate(study, least.matched)
+    still = (
+        f"; but at ε = {written_epsilon(least.epsilon)} the release still named its secret among "
+        f"{numbers.count(study.candidates)} candidates in {numbers.hits_of(named)}"
+        if named.lower > 1 / study.candidates
+        else ""
+    )
     if all(point.mu > least.mu for point in shown):
         return (
-            f"{said} At ε = {written_epsilon(least.epsilon)} and with more noise nothing was shown "
-            "to be redrawn, by these attacks."
+            f"{said} At ε = {written_epsilon(least.epsilon)} and with more noise no picture was "
+            f"shown to be redrawn by these attacks{still}."
         )
-    return f"{said} At {numbers.count(len(hidden))} strengths nothing was shown to be redrawn."
+    strengths = numbers.plural(len(hidden), "strength")
+    return f"{said} At {strengths} no picture was shown to be redrawn{still}."
 
 
 def readouts(study: NoiseFindings) -> dict[str, object]:
@@ -130,7 +140,7 @@ def readouts(study: NoiseFindings) -> dict[str, object]:
         "text": [readout(study, point) for point in study.points],
         "spoken": [
             f"μ = {point.mu:g}, ε = {written_epsilon(point.epsilon)}, "
-            f"{numbers.rate_with_limits(point.matched)} named"
+            f"{numbers.rate_with_limits(joint_rate(study, point.matched))} named"
             for point in study.points
         ],
     }
@@ -147,7 +157,7 @@ def readout(study: NoiseFindings, point: NoisePoint) -> dict[str, str]:
         "eps-training": f"({written_epsilon(point.epsilon)}, {delta})",
         "eps-release": f"({written_epsilon(point.release_epsilon)}, {delta})",
         "mu-similar": f"{own:.2f} (another image {other:.2f})",
-        "mu-named": numbers.rate_with_limits(point.matched),
+        "mu-named": numbers.rate_with_limits(joint_rate(study, point.matched)),
     }
 
 
@@ -342,8 +352,11 @@ def naming_table(study: NoiseFindings) -> Table:
             f"μ = {point.mu:g}",
             f"ε {written_epsilon(point.epsilon)}",
             (
-                numbers.rate_with_limits(point.matched),
-                *(numbers.rate_with_limits(measure.named) for measure in point.measures),
+                numbers.rate_with_limits(joint_rate(study, point.matched)),
+                *(
+                    numbers.rate_with_limits(joint_rate(study, measure.named))
+                    for measure in point.measures
+                ),
                 numbers.allowed(point.bound),
                 numbers.allowed(point.training_bound),
             ),

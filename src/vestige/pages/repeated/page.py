@@ -62,7 +62,7 @@ def rate_table(findings: RepeatedFindings) -> Table:
         found = spread(findings.rates_of(name))
         if found is not None:
             low, middle, high = map(numbers.percent, found)
-            text = f"{low} to {high}, median {middle}"
+            text = f"{low} to {high}, median {middle}" if low != high else f"{low}, all alike"
             rows.append(Row(f"{name}, spread", "smallest to largest", ("", text, ""), lead=True))
     level = numbers.share(findings.confidence)
     columns = (

@@ -50,14 +50,16 @@ def render_risk(report: RiskReport, *, redact: bool = False) -> str:
     images = found.space.kind == "image"
     lead = leading(report)
     cards = () if invalid or lead is None else record_cards(found, lead)
-    note = _note(found)
+    note = _note(found, exposed=any(card.exposed for card in cards))
     return render_page(
         title=found.title,
         date=numbers.date(found.times.finished) if found.times.finished else "",
         redacted=found.redacted,
         front=replace(
             Front.of(report.verdict),
-            exhibit=fragment("risk.html", "exhibit", cards, note) if cards and images else "",
+            exhibit=fragment("risk.html", "exhibit", heading(cards), cards, note)
+            if cards and images
+            else "",
             failed=failed_checks(report.judgement.checks) if invalid else (),
             layout="slim" if len(cards) in (1, 2) else "",
         ),
@@ -106,10 +108,25 @@ def record_cards(found: RiskFindings, lead: AttackRisk) -> tuple[Card, ...]:
             frame(found.redacted, "Secret", record.secret, f"Record {record.name}"),
             frame(found.redacted, "Reconstruction", drawn, f"What came back of {record.name}"),
         )
-        rate = numbers.rate_with_limits(lead.rates[number].rate)
-        words = f"{rate} with it, {_without(record.found[place])} without"
+        rate = lead.rates[number].rate
+        limit = (
+            f"at most {numbers.at_most(rate.upper)}"
+            if rate.hits == 0
+            else f"at least {numbers.at_least(rate.lower)}"
+        )
+        words = (
+            f"{numbers.hits_of(rate)} with it (joint limit: {limit}), "
+            f"{_without(record.found[place])} without"
+        )
         cards.append(Card(record.name, _group(record), frames, lead.rates[number].exposed, words))
     return tuple(cards)
+
+
+def heading(cards: Sequence[Card]) -> str:
+    """What the records of the first screen are: at the highest risk only if one is exposed."""
+    if any(card.exposed for card in cards):
+        return "The records at the highest risk"
+    return "Records with the most hits: none was shown to be exposed"
 
 
 def record_table(found: RiskFindings, lead: AttackRisk) -> Table:
@@ -192,10 +209,13 @@ def _without(hits: RecordHits) -> str:
     return f"{numbers.count(hits.control_hits)} of {numbers.count(hits.controls)}"
 
 
-def _note(found: RiskFindings) -> str:
+def _note(found: RiskFindings, *, exposed: bool) -> str:
+    records = numbers.plural(len(found.records), "record")
     said: Sequence[str] = (
-        "The records with the highest lower limits; what came back is from the first release of "
-        "each, never chosen by eye.",
+        f"{'Exposed records first, then by' if exposed else 'In the order of'} lower limits; what "
+        "came back is from the first release of each, never chosen by eye.",
+        f"A joint limit holds for all {records} together and is therefore weaker than that of one "
+        "record alone would be.",
         drawn_how(found.space.shape) if found.space.kind == "image" else "",
         "Pictures and labels are withheld; names are digests that only the owner of the records "
         "can compute."

@@ -16,7 +16,15 @@ from vestige.reports.inversion import (
     RehearsedRelease,
     label_sentence,
 )
-from vestige.reports.numbers import at_least, count_word, distance, percent, quantity, share
+from vestige.reports.numbers import (
+    at_least,
+    count_word,
+    distance,
+    percent,
+    plural_noun,
+    quantity,
+    share,
+)
 from vestige.reports.parts import Check, CheckOutcome, Failure, Verdict, VerdictKind
 from vestige.statistics.fits import Match, best_fit, came_back, excess, left_unexplained, match_of
 from vestige.statistics.rates import clopper_pearson
@@ -155,9 +163,19 @@ def rehearsal_sentence(findings: InversionFindings, attack: str) -> str:
     match = match_of(fit)
     told = match is not Match.UNDECIDED
     alike = [one for one in rehearsed if not told or match_of(one.fit) is match]
-    others = f"{len(rehearsed):,} simulated releases of prior records"
+    single = len(rehearsed) == 1
+    others = (
+        "one simulated release" if single else f"{len(rehearsed):,} simulated releases"
+    ) + " of prior records"
     if not alike and match is Match.NOT_MATCHED:
-        return f"All of {others} were matched under the same attack, at least in part."
+        subject = "The one simulated release of prior records was" if single else ""
+        return (
+            f"{subject or f'All of {others} were'} matched under the same attack, at least in part."
+        )
+    if not alike and single:
+        return (
+            f"One simulated release of prior records was not {match.value} under the same attack."
+        )
     if not alike:
         return f"None of {others} was {match.value} under the same attack."
     close = [one for one in alike if came_back(one)]
@@ -165,8 +183,11 @@ def rehearsal_sentence(findings: InversionFindings, attack: str) -> str:
     errors = [one.error for one in alike if one.error is not None]
     middle = distance(statistics.median(errors)) if errors else "none"
     guess = distance(statistics.median(one.guess_error for one in alike))
+    were = "was" if len(alike) == 1 else "were"
     same = (
-        f"{len(alike)} were {match.value} under the same attack, and" if told else "attacked alike,"
+        f"{len(alike)} {were} {match.value} under the same attack, and"
+        if told
+        else "attacked alike,"
     )
     return (
         f"Of {others}, {same} {len(close)} of these came back within half the class mean's error "
@@ -245,7 +266,8 @@ def _fit_sentence(findings: InversionFindings, fit: Fit, match: Match) -> str:
     if match is Match.UNDECIDED:
         return _undecided(findings, fit)
     assert fit.random_residual is not None
-    usual = f"random {findings.space.noun}s leave {percent(fit.random_residual)} unexplained"
+    others = plural_noun(findings.space.noun)
+    usual = f"random {others} leave {percent(fit.random_residual)} unexplained"
     known = f", of which noise makes up {percent(fit.noise)}" if fit.noise else ""
     if match is Match.MATCHED:
         return f"{fit.attack} fits it, where {usual}{known}."
@@ -265,7 +287,7 @@ def _check_sentence(findings: InversionFindings, fit: Fit, match: Match) -> str:
     among = f" ({alike} of {len(fit.run_residuals)} runs)" if len(fit.run_residuals) > 1 else ""
     return (
         f"the {_noun(findings)} was {match.value}{among}; {left_unexplained(fit)} of it is left, "
-        f"by random {findings.space.noun}s {percent(fit.random_residual)}."
+        f"by random {plural_noun(findings.space.noun)} {percent(fit.random_residual)}."
     )
 
 

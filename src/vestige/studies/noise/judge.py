@@ -42,7 +42,8 @@ def judge_points(
     pictures of its method are on average more similar to their own secret than to another image
     (SSIM, image by image). "Most" and "some" are lower limits of the share of such pictures, joint
     over strengths and methods: a blurred average is a little more similar to its own secret long
-    after it has ceased to look like it.
+    after it has ceased to look like it. That releases name their secret is judged at the same
+    limits, so that equal counts read alike.
     """
     doubt = DOUBT_IN_THEORY / len(points)
     beyond = [p for p in points if lower_limit(p.matched.hits, p.matched.trials, doubt) > p.bound]
@@ -56,10 +57,9 @@ def judge_points(
             f"noise exceeds {percent(worst.bound)}.",
             remedy="Check that every image gets noise of its own.",
         )
-    half = (1 - confidence) / 2
+    joint = joint_doubt(len(points), len(methods), confidence)
     for word, least in (("most", MOST), ("some", max(SOME, 1 / candidates))):
-        doubt = joint_doubt(len(points), len(methods), confidence)
-        shares = [resembling(p, methods, doubt) for p in points]
+        shares = [resembling(p, methods, joint) for p in points]
         seen = [place for place, (_, lower) in enumerate(shares) if lower > least]
         if seen:
             last, (method, lower) = points[seen[-1]], shares[seen[-1]]
@@ -68,26 +68,24 @@ def judge_points(
                 headline=f"{_strengths(len(seen), len(points))}, {word} pictures from a prior "
                 "resemble their secret.",
                 lede=f"{_resemblance(last, methods, method, lower, candidates)} "
-                f"{_named(last, candidates)}",
+                f"{_named(last, candidates, joint)}",
                 attack=methods[method].name,
             )
     told = [
-        p
-        for p in points
-        if lower_limit(p.matched.hits, p.matched.trials, half / len(points)) > 1 / candidates
+        p for p in points if lower_limit(p.matched.hits, p.matched.trials, joint) > 1 / candidates
     ]
     if told:
         return Verdict(
             kind=VerdictKind.DEMONSTRATED,
             headline=f"{_strengths(len(told), len(points))}, images can be told apart. "
             "Drawing them was not shown.",
-            lede=f"{_named(told[-1], candidates)} {_similarity(told[-1], methods)}",
+            lede=f"{_named(told[-1], candidates, joint)} {_similarity(told[-1], methods)}",
         )
     return Verdict(
         kind=VerdictKind.NOT_DEMONSTRATED,
         headline="At no strength of noise did pictures drawn with this prior resemble their "
         "secret.",
-        lede=f"{_similarity(points[0], methods)} {_named(points[0], candidates)} "
+        lede=f"{_similarity(points[0], methods)} {_named(points[0], candidates, joint)} "
         "This is not evidence of safety.",
     )
 
@@ -123,15 +121,17 @@ def _similarity(point: NoisePoint, methods: Sequence[Method]) -> str:
     )
 
 
-def _named(point: NoisePoint, candidates: int) -> str:
+def _named(point: NoisePoint, candidates: int, doubt: float) -> str:
+    """How often the release names its secret; the limit is at the doubt of all other counts."""
     rate = point.matched
     said = f"Of {count(candidates)} candidates, an attacker names the right one in"
     if rate.hits == 0:
         return f"{said} none of {count(rate.trials)} releases."
     share = "all" if rate.hits == rate.trials else percent(rate.value)
     return (
-        f"{said} {share} of {count(rate.trials)} releases: at least {at_least(rate.lower)}, where "
-        f"guessing reaches {percent(1 / candidates)}."
+        f"{said} {share} of {count(rate.trials)} releases: at least "
+        f"{at_least(lower_limit(rate.hits, rate.trials, doubt))}, where guessing reaches "
+        f"{percent(1 / candidates)}."
     )
 
 
@@ -165,6 +165,6 @@ def noise_limits(attacked: int, confidence: float) -> tuple[str, ...]:
         "The bound without a prior holds for unbiased attackers: one who believes anything about "
         "images can be below it.",
         "Squared error and SSIM are not what a person recognises: look at the pictures.",
-        f"Limits at {percent(confidence)} are for {count(attacked)} images of this kind, each "
-        "limit for itself; unusual images can be more exposed.",
+        f"Limits at {percent(confidence)} are for {count(attacked)} images of this kind; those of "
+        "counts hold together, those of means each for itself. Unusual images can be more exposed.",
     )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from vestige.reports.numbers import count, percent, plural, share
+from vestige.reports.numbers import count, plural, share
 from vestige.reports.parts import CheckOutcome, Verdict, VerdictKind
-from vestige.reports.repeated import RepeatedFindings, spread
+from vestige.reports.repeated import RepeatedFindings
+from vestige.reports.repeated_words import sizes_words, spread_words
 from vestige.reports.report import Judgement
 from vestige.studies.stopped import stopped_verdict
 
@@ -32,13 +33,11 @@ def _verdict(findings: RepeatedFindings) -> Verdict:
     shown = [
         run for run in runs if run.verdict in (VerdictKind.DEMONSTRATED, VerdictKind.CLAIM_REFUTED)
     ]
-    said = "; ".join(
-        f"{name} {percent(low)} to {percent(high)} (median {percent(middle)})"
-        for name in findings.attacks
-        if (found := spread(findings.rates_of(name))) is not None
-        for low, middle, high in (found,)
+    lede = (
+        f"Measured rates over {sizes_words(findings)}: {spread_words(findings)}; by chance "
+        f"{share(findings.false_positive_rate)}. Limits hold for all repetitions together, with "
+        f"{share(findings.confidence)} confidence."
     )
-    lede = f"Measured rates over seeds: {said}; by chance {share(findings.false_positive_rate)}."
     if not shown:
         return Verdict(
             kind=VerdictKind.NOT_DEMONSTRATED,

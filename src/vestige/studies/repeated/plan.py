@@ -115,6 +115,7 @@ class Repeated(Declared):
             attacks=tuple(attack.name for attack in first.attacks if not attack.guess),
             guesses=tuple(attack.name for attack in first.attacks if attack.guess),
             runs=tuple(run for run, _ in runs),
+            bounds=first.bounds,
             preflight=about.preflight,
             failure=about.failure,
             limits=(

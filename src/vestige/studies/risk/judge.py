@@ -131,18 +131,44 @@ def _verdict(findings: RiskFindings, attacks: Sequence[AttackRisk]) -> Verdict:
     record, risk = findings.records[best.highest], best.rates[best.highest].rate
     found = record.found[place]
     without = Rate(hits=found.control_hits, trials=found.controls, lower=0, upper=1)
-    lower = at_least(risk.lower).rstrip("%")
+    lower = at_least(risk.lower)
+    tied = [
+        findings.records[number].name
+        for number, one in enumerate(best.rates)
+        if one.exposed and (one.rate.lower, one.rate.value) == (risk.lower, risk.value)
+    ]
     exposed = sum(any(one.rates[n].exposed for one in attacks) for n in range(len(best.rates)))
     many = f"{count(exposed)} of {_plural(len(findings.records), 'record')}"
     return Verdict(
         kind=VerdictKind.DEMONSTRATED,
-        headline=f"Record {record.name} is hit in at least {lower} in 100 releases that hold it; "
-        f"{many} {'is' if exposed == 1 else 'are'} exposed.",
-        lede=f"Maximum risk: {hits_of(risk)} releases with record {record.name} are hits, and "
-        f"{hits_of(without)} with another one of its class in its place. {average}"
+        headline=f"{_worst(tied)} in at least {lower.rstrip('%')} in 100 releases that hold "
+        f"{'it' if len(tied) == 1 else 'them'}; {many} {'is' if exposed == 1 else 'are'} exposed.",
+        lede=f"Maximum risk: {hits_of(risk)} releases with record {record.name} are hits (at least "
+        f"{lower}, jointly over {_plural(len(best.rates), 'record')}), and "
+        f"{hits_of(without)} with another one of its class in its place. {_ties(tied)}{average}"
         f"{_group_sentence(best)} {joint}",
         attack=best.attack,
     )
+
+
+MOST_NAMED = 3
+"""Most records of equal risk that a sentence names."""
+
+
+def _worst(tied: Sequence[str]) -> str:
+    """The record at the highest risk as a subject with its verb, or how many tie for it."""
+    if len(tied) == 1:
+        return f"Record {tied[0]} is hit"
+    return f"{count(len(tied))} records alike are hit"
+
+
+def _ties(tied: Sequence[str]) -> str:
+    """Name the records that tie for the highest risk; nothing where one has it alone."""
+    if len(tied) == 1:
+        return ""
+    left = len(tied) - MOST_NAMED
+    more = f" and {count(left)} more" if left > 0 else ""
+    return f"Equal risk: {', '.join(tied[:MOST_NAMED])}{more}. "
 
 
 def average_sentence(findings: RiskFindings, best: AttackRisk) -> str:
