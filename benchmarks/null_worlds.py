@@ -22,7 +22,9 @@ from sheet import Sheet
 
 SECTIONS = (
     "audits",
+    "added_trials",
     "distances",
+    "ties",
     "record_risk",
     "captured",
     "comparisons",

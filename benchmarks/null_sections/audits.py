@@ -10,16 +10,13 @@ are compared with those of the guess that draws one, by a paired t test.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 from scipy.stats import ttest_rel
 
 from null_sections.drafts import (
     DECOYS,
-    FALSE_POSITIVE_RATE,
     GUESSES,
     NOMINAL,
     class_world,
@@ -27,17 +24,14 @@ from null_sections.drafts import (
     painted,
     squared,
 )
-from null_sections.null_attacks import Blind, patches
-from null_sections.rates import report_rate
+from null_sections.null_attacks import Blind, blind_audit, patches
+from null_sections.rates import report_rate, report_verdicts
 from sheet import Sheet
-from vestige import Audit, Prior, networks, run
+from vestige import run
 from vestige.reports.audit import AuditFindings
-from vestige.reports.parts import VerdictKind
 from vestige.reports.report import Report
 from vestige.studies.audit.evidence import rank_among
 from vestige.studies.judge import report_on
-from vestige.threats import HonestServer
-from vestige.victims import SharedGradient
 
 REPLICATES, WHOLE_RUNS = 1000, 100
 CLASSES, PRIOR, CANDIDATES = 10, 20, 400
@@ -58,21 +52,13 @@ def measure(sheet: Sheet) -> None:
         records = [_simulated(kinds, trials, size, uneven, random) for _ in range(REPLICATES)]
         law = "uneven pools" if uneven else f"{size} a class"
         where = f"audit, {' + '.join(kinds)}, {trials} trials, {law}"
-        _report(sheet, where, records)
+        report_verdicts(sheet, where, records)
     whole = [_whole(number) for number in range(WHOLE_RUNS)]
-    _report(sheet, "audit, whole runs, grey + 400 candidates", whole)
+    report_verdicts(sheet, "audit, whole runs, grey + 400 candidates", whole)
     closer = sum(_closer_than_a_guess(report) for report in whole)
     report_rate(
         sheet, "audit, whole runs: 400 candidates beat a guess", closer, len(whole), NOMINAL
     )
-
-
-def _report(sheet: Sheet, where: str, reports: Sequence[Report[AuditFindings, Any]]) -> None:
-    shown = [report.verdict for report in reports]
-    demonstrated = sum(verdict.kind is VerdictKind.DEMONSTRATED for verdict in shown)
-    redrawn = sum("can redraw" in verdict.headline for verdict in shown)
-    report_rate(sheet, f"{where}: DEMONSTRATED", demonstrated, len(shown), NOMINAL)
-    report_rate(sheet, f"{where}: 'can redraw'", redrawn, len(shown), NOMINAL)
 
 
 def _simulated(
@@ -99,17 +85,9 @@ def _simulated(
 
 def _whole(number: int) -> Report[AuditFindings, Any]:
     """``run`` on the gradients of a small network; the attacks do not look at them."""
-    secrets = patches(45, 20_000 + number)
-    network = networks.mlp(secrets.space, hidden=(4,), generator=torch.Generator().manual_seed(5))
-    audit = Audit(
-        SharedGradient(network),
-        secrets,
-        Prior(patches(60, 30_000 + number)),
-        [Blind("grey"), Blind("draws", CANDIDATES)],
-        threat=HonestServer(labels=True),
-        false_positive_rate=FALSE_POSITIVE_RATE,
-    )
-    return run(replace(audit, trials=20), seed=number)
+    attacks = [Blind("grey"), Blind("draws", CANDIDATES)]
+    audit = blind_audit(attacks, patches(45, 20_000 + number), patches(60, 30_000 + number))
+    return run(audit, seed=number)
 
 
 def _closer_than_a_guess(report: Report[AuditFindings, Any]) -> bool:

@@ -9,19 +9,19 @@ with 20 trials on gradients, two attacks that do not look at them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from null_sections.drafts import DECOYS, FALSE_POSITIVE_RATE, GUESSES, NOMINAL, draft
-from null_sections.null_attacks import Blind, patches
-from null_sections.rates import report_rate
+from null_sections.drafts import DECOYS, GUESSES, draft, further_outcomes
+from null_sections.null_attacks import Blind, blind_audit, patches
+from null_sections.rates import report_verdicts
 from sheet import Sheet
-from vestige import Audit, Prior, Records, networks, run
+from vestige import Records, run
 from vestige.distances import (
+    Distance,
     EmbeddingDistance,
     ShiftTolerant,
     SignTolerant,
@@ -30,13 +30,10 @@ from vestige.distances import (
     mean_squared_error,
     structural_dissimilarity,
 )
-from vestige.reports.audit import AuditFindings, FurtherDistance, FurtherOutcome
-from vestige.reports.parts import VerdictKind
+from vestige.reports.audit import AuditFindings, FurtherDistance
 from vestige.reports.report import Report
-from vestige.studies.audit.evidence import rank_among
+from vestige.studies.audit.evidence import costs_between, rank_among
 from vestige.studies.judge import report_on
-from vestige.threats import HonestServer
-from vestige.victims import SharedGradient
 
 REPLICATES, WHOLE_RUNS, TRIALS = 1000, 200, 20
 WORLDS: tuple[tuple[str, ...], ...] = (("grey",), ("grey", "constant", "draw"))
@@ -55,28 +52,22 @@ DISTANCES = (
     SignTolerant(),
     EmbeddingDistance(projected, name="random projection"),
 )
-FURTHER = tuple(
-    FurtherDistance(name=distance_label(one), squared_error=is_squared_error(one))
-    for one in DISTANCES[1:]
-)
 
 
 def measure(sheet: Sheet) -> None:
     """Print the shares of false statements."""
     for kinds in WORLDS:
         random = np.random.default_rng([5, len(kinds)])
-        reports = [_simulated(kinds, number, random) for number in range(REPLICATES)]
+        reports = [
+            simulated(
+                kinds, patches(45, 40_000 + n), patches(60, 50_000 + n), DISTANCES, TRIALS, random
+            )
+            for n in range(REPLICATES)
+        ]
         where = f"audit, five distances, {' + '.join(kinds)}, {TRIALS} trials"
-        _report(sheet, where, reports)
-    _report(sheet, "audit, five distances, whole runs", [_whole(n) for n in range(WHOLE_RUNS)])
-
-
-def _report(sheet: Sheet, where: str, reports: Sequence[Report[AuditFindings, Any]]) -> None:
-    shown = [report.verdict for report in reports]
-    demonstrated = sum(verdict.kind is VerdictKind.DEMONSTRATED for verdict in shown)
-    redrawn = sum("can redraw" in verdict.headline for verdict in shown)
-    report_rate(sheet, f"{where}: DEMONSTRATED", demonstrated, len(shown), NOMINAL)
-    report_rate(sheet, f"{where}: 'can redraw'", redrawn, len(shown), NOMINAL)
+        report_verdicts(sheet, where, reports)
+    whole = [_whole(number) for number in range(WHOLE_RUNS)]
+    report_verdicts(sheet, "audit, five distances, whole runs", whole)
 
 
 def _pictures(kind: str, prior: Records, labels: Tensor, random: np.random.Generator) -> Tensor:
@@ -91,54 +82,52 @@ def _pictures(kind: str, prior: Records, labels: Tensor, random: np.random.Gener
     return prior.x[places]
 
 
-def _simulated(
-    kinds: Sequence[str], number: int, random: np.random.Generator
+def simulated(
+    kinds: Sequence[str],
+    pool: Records,
+    prior: Records,
+    distances: Sequence[Distance],
+    trials: int,
+    random: np.random.Generator,
 ) -> Report[AuditFindings, Any]:
     """One audit, judged: secrets without repetition, decoys of their class from one pool."""
-    pool, prior = patches(45, 40_000 + number), patches(60, 50_000 + number)
-    audited = random.permutation(len(pool))[:TRIALS]
+    audited = random.permutation(len(pool))[:trials]
     labels = pool.y[torch.from_numpy(audited)]
     decoys = []
     for secret, label in zip(audited, labels):
         others = np.flatnonzero((pool.y == label).numpy())
         decoys.append(random.permutation(others[others != secret])[:DECOYS])
     names = (*(f"Blind {kind}" for kind in kinds), *GUESSES)
-    ranks: dict[str, list[int]] = {}
-    own: dict[str, list[float]] = {}
-    further: dict[str, list[tuple[FurtherOutcome, ...]]] = {}
+    ranks: dict[str, list[list[int]]] = {}
+    own: dict[str, list[list[float]]] = {}
     for name, kind in zip(names, (*kinds, "draw", "mean")):
         drawings = _pictures(kind, prior, labels, random)
-        rows = [distance(drawings, pool.x).numpy() for distance in DISTANCES]
-        seen = [
-            [
-                (rank_among(float(row[t, s]), row[t, decoys[t]]), float(row[t, s]))
-                for t, s in enumerate(audited)
-            ]
-            for row in rows
+        rows = [costs_between(distance, drawings, pool.x) for distance in distances]
+        own[name] = [[float(row[t, s]) for t, s in enumerate(audited)] for row in rows]
+        ranks[name] = [
+            [rank_among(far[t], row[t, decoys[t]]) for t in range(trials)]
+            for row, far in zip(rows, own[name])
         ]
-        ranks[name] = [rank for rank, _ in seen[0]]
-        own[name] = [distance for _, distance in seen[0]]
-        further[name] = [
-            tuple(
-                FurtherOutcome(rank=rank, distance=d, decoy_distance=None, nearest_decoy=None)
-                for rank, d in (one[t] for one in seen[1:])
-            )
-            for t in range(TRIALS)
-        ]
-    return report_on(draft(ranks, own, further=FURTHER, further_outcomes=further))
+    found = draft(
+        {name: rows[0] for name, rows in ranks.items()},
+        {name: rows[0] for name, rows in own.items()},
+        further=described(distances[1:]),
+        outcomes={name: further_outcomes(ranks[name][1:], own[name][1:]) for name in names},
+    )
+    return report_on(found)
+
+
+def described(distances: Sequence[Distance]) -> tuple[FurtherDistance, ...]:
+    """Further distances as findings name them."""
+    return tuple(
+        FurtherDistance(name=distance_label(one), squared_error=is_squared_error(one))
+        for one in distances
+    )
 
 
 def _whole(number: int) -> Report[AuditFindings, Any]:
     """``run`` on the gradients of a small network; the attacks do not look at them."""
-    secrets = patches(45, 60_000 + number)
-    network = networks.mlp(secrets.space, hidden=(4,), generator=torch.Generator().manual_seed(5))
-    audit = Audit(
-        SharedGradient(network),
-        secrets,
-        Prior(patches(60, 70_000 + number)),
-        [Blind("grey"), Blind("draws", 3)],
-        threat=HonestServer(labels=True),
-        false_positive_rate=FALSE_POSITIVE_RATE,
-        distance=DISTANCES,
-    )
-    return run(replace(audit, trials=TRIALS), seed=number)
+    attacks = [Blind("grey"), Blind("draws", 3)]
+    secrets, prior = patches(45, 60_000 + number), patches(60, 70_000 + number)
+    audit = blind_audit(attacks, secrets, prior, TRIALS, distance=DISTANCES)
+    return run(audit, seed=number)

@@ -46,6 +46,22 @@ def squared(pictures: np.ndarray, records: np.ndarray) -> np.ndarray:
     return ((pictures[:, None] - records[None]) ** 2).mean(2)
 
 
+def further_outcomes(
+    ranks: Sequence[Sequence[int]], distances: Sequence[Sequence[float]] | None = None
+) -> list[tuple[FurtherOutcome, ...]]:
+    """Outcomes of every trial by further distances, from a row of ranks for each of them."""
+    rows = distances or [[1.0] * len(row) for row in ranks]
+    return [
+        tuple(
+            FurtherOutcome(
+                rank=int(rank), distance=float(own), decoy_distance=None, nearest_decoy=None
+            )
+            for rank, own in zip(found, far)
+        )
+        for found, far in zip(zip(*ranks), zip(*rows))
+    ]
+
+
 def draft(
     ranks: Mapping[str, Sequence[int]],
     distances: Mapping[str, Sequence[float]],
@@ -53,7 +69,8 @@ def draft(
     tests: Mapping[str, PermutationTest] | None = None,
     smallest_pool: int | None = None,
     further: Sequence[FurtherDistance] = (),
-    further_outcomes: Mapping[str, Sequence[tuple[FurtherOutcome, ...]]] | None = None,
+    outcomes: Mapping[str, Sequence[tuple[FurtherOutcome, ...]]] | None = None,
+    further_tests: Mapping[str, Sequence[PermutationTest]] | None = None,
 ) -> AuditFindings:
     """Findings, from ranks and distances by attack, also those by further distances."""
     tests = tests or {}
@@ -90,11 +107,12 @@ def draft(
                         decoy_distance=None,
                         nearest_decoy=None,
                         mse=float(own),
-                        further=further_outcomes[name][trial] if further_outcomes else (),
+                        further=outcomes[name][trial] if further and outcomes else (),
                     )
                     for trial, (rank, own) in enumerate(zip(found, distances[name]))
                 ),
                 permutation=tests.get(name),
+                further_permutations=tuple((further_tests or {}).get(name, ())),
             )
             for name, found in ranks.items()
         ),

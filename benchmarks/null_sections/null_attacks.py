@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
-from vestige import ImageSpace, Records
+from null_sections.drafts import FALSE_POSITIVE_RATE
+from vestige import Audit, ImageSpace, Prior, Records, networks
 from vestige.interfaces import (
     GradientRelease,
     Observation,
@@ -15,6 +17,8 @@ from vestige.interfaces import (
     Reconstruction,
     Reconstructor,
 )
+from vestige.threats import HonestServer
+from vestige.victims import SharedGradient
 
 SPACE = ImageSpace(1, 4, 4, ("a", "b", "c"), noun="patch")
 
@@ -25,6 +29,28 @@ def patches(count: int, seed: int) -> Records:
     noise = torch.randn((count, *SPACE.shape), generator=torch.Generator().manual_seed(seed))
     y = torch.arange(count) % 3
     return Records((0.2 + 0.6 * means[y] + 0.12 * noise).clamp(0, 1), y, SPACE)
+
+
+def small_victim() -> SharedGradient:
+    """The gradient of a small network, which no attack here looks at."""
+    generator = torch.Generator().manual_seed(5)
+    return SharedGradient(networks.mlp(SPACE, hidden=(4,), generator=generator))
+
+
+def blind_audit(
+    attacks: Sequence[Blind], secrets: Records, prior: Records, trials: int = 20, **changes: Any
+) -> Audit:
+    """An audit whose attacks are told the labels and read nothing."""
+    return Audit(
+        small_victim(),
+        secrets,
+        Prior(prior),
+        list(attacks),
+        threat=HonestServer(labels=True),
+        false_positive_rate=FALSE_POSITIVE_RATE,
+        trials=trials,
+        **changes,
+    )
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
+from null_sections.drafts import NOMINAL
 from sheet import Sheet
+from vestige.reports.parts import VerdictKind
+from vestige.reports.report import Report
 from vestige.statistics.rates import clopper_pearson
 
 CONFIDENCE = 0.99
@@ -26,3 +32,12 @@ def report_rate(sheet: Sheet, words: str, false: int, replicates: int, nominal: 
         note=f"{false:,} of {replicates:,} = {100 * false / replicates:.2f}%, 99% limits "
         f"{100 * lower:.2f} … {100 * upper:.2f}%",
     )
+
+
+def report_verdicts(sheet: Sheet, where: str, reports: Sequence[Report[Any, Any]]) -> None:
+    """Print how often audits were DEMONSTRATED, and how often they said "can redraw"."""
+    verdicts = [report.verdict for report in reports]
+    demonstrated = sum(verdict.kind is VerdictKind.DEMONSTRATED for verdict in verdicts)
+    redrawn = sum("can redraw" in verdict.headline for verdict in verdicts)
+    report_rate(sheet, f"{where}: DEMONSTRATED", demonstrated, len(verdicts), NOMINAL)
+    report_rate(sheet, f"{where}: 'can redraw'", redrawn, len(verdicts), NOMINAL)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.optimize import brentq
 from scipy.stats import binom, norm
 
 from vestige.bounds.hits import bounds_on_hits
@@ -15,6 +16,7 @@ from vestige.bounds.noise_ratio import epsilon_of_ratio
 from vestige.bounds.shown import (
     epsilon_shown,
     gaussian_epsilon,
+    later_doubt,
     mu_shown,
     places,
     shown_by_ranks,
@@ -129,6 +131,37 @@ def test_the_true_mu_is_seldom_exceeded_and_mostly_reached() -> None:
     assert (mus > mu).mean() <= 0.05
     assert (epsilons > gaussian_epsilon(mu, DELTA)).mean() <= 0.05
     assert np.median(mus) > 0.8 * mu
+
+
+def test_a_first_look_leaves_what_its_places_did_not_spend() -> None:
+    """By enumeration of counts at each place, where nothing leaks and where ε is as stated."""
+    first, candidates, doubt = 50, 100, 0.05
+    nothing = ShownPrivacy(delta=DELTA, confidence=0.95, anytime=True)
+
+    def left(successes: list[float]) -> float:
+        share = doubt / len(successes)
+        return doubt - sum(
+            max(
+                tail
+                for hits in range(first + 1)
+                if (tail := float(binom.sf(hits - 1, first, p))) < share
+            )
+            for p in successes
+        )
+
+    alphas = [place / candidates for place in places(candidates)]
+    quiet = left(alphas)
+    assert 0 < quiet < doubt
+    assert later_doubt(first, candidates, doubt, nothing) == pytest.approx(quiet)
+    for gaussian in (False, True):
+        stated = nothing.model_copy(update={"stated_epsilon": 2.0, "gaussian": gaussian})
+        mechanism = ApproximateDP(2.0, DELTA)
+        successes = [ApproximateDPBound()(mechanism, a) for a in alphas]
+        if gaussian:
+            mu = brentq(lambda mu: gaussian_epsilon(mu, DELTA) - 2.0, 0.1, 3)
+            successes = [float(norm.cdf(norm.ppf(a) + mu)) for a in alphas]
+        expected = min(quiet, left(successes))
+        assert later_doubt(first, candidates, doubt, stated) == pytest.approx(expected, abs=1e-6)
 
 
 def test_a_stated_mechanism_is_stated_at_its_own_delta() -> None:

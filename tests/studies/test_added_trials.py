@@ -7,17 +7,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from scipy.stats import binom
 
 from vestige import run
 from vestige.attacks import DeepLeakage
 from vestige.content import document_bytes
 from vestige.errors import Conflict
 from vestige.pages import render
-from vestige.reports.audit import AuditReport
+from vestige.reports.audit import AuditReport, Claim
 from vestige.reports.files import load_report
-from vestige.statistics.anytime import anytime_limits
+from vestige.statistics.anytime import anytime_limits, unspent_doubt
+from vestige.statistics.audit_rates import limit_confidence
 from vestige.statistics.rates import clopper_pearson
-from vestige.studies.judge import judged_again
+from vestige.studies.judge import judge, judged_again
 from vestige.studies.store import RunFolder
 from vestige.threats import HonestServer
 from worlds import LabelOnly, small_audit
@@ -59,16 +61,38 @@ def test_finished_trials_do_not_run_again(extended) -> None:
 
 def test_limits_after_additions_hold_at_all_numbers_of_trials(extended) -> None:
     first, more, _ = extended
+    # Of 2.5% the first look at four trials spends what its smallest rejected count has by chance.
+    chance = first.findings.false_positive_rate
+    tails = [binom.sf(k - 1, 4, chance) for k in range(5) if clopper_pearson(k, 4)[0] > chance]
+    left = 1 - 2 * (0.025 - max(tails))
+    assert 0.95 < left < 1
     for report, anytime in ((first, False), (more, True)):
         rates = report.judgement.rates["Label only"]
         hits, trials = rates.rate.hits, rates.rate.trials
         planned = clopper_pearson(hits, trials)
-        always = anytime_limits(hits, trials)
-        assert (rates.anytime.lower, rates.anytime.upper) == always
-        assert (rates.rate.lower, rates.rate.upper) == (always if anytime else planned)
+        always = anytime_limits(hits, trials, left if anytime else 0.95)
+        assert (rates.anytime.lower, rates.anytime.upper) == pytest.approx(always, abs=1e-12)
+        limits = pytest.approx(always, abs=1e-12) if anytime else planned
+        assert (rates.rate.lower, rates.rate.upper) == limits
         assert (rates.pooled is None) == anytime
         assert report.judgement.shown.anytime is anytime
     assert always[0] <= planned[0] <= planned[1] <= always[1]
+
+
+def test_later_verdicts_have_what_the_first_look_left(extended) -> None:
+    """Also at the rate of a claim, and jointly over attacks: whichever leaves least."""
+    _, more, _ = extended
+    found = more.findings
+    assert limit_confidence(found.model_copy(update={"earlier_trials": ()})) == 0.95
+    chance = pytest.approx(1 - 2 * unspent_doubt(4, found.false_positive_rate, 0.025))
+    assert limit_confidence(found) == chance
+    # Later additions change nothing: all of them share what the first look left.
+    assert limit_confidence(found.model_copy(update={"earlier_trials": (4, 7)})) == chance
+    # At 38% all of four hits happen in 2.1% of audits: hardly anything is left.
+    claimed = found.model_copy(update={"claim": Claim(rate=0.38, source="A paper")})
+    assert limit_confidence(claimed) == pytest.approx(1 - 2 * (0.025 - 0.38**4))
+    judged = judge(claimed)
+    assert judged.rates["Label only"].rate.lower < more.judgement.rates["Label only"].rate.lower
 
 
 def test_the_page_says_that_trials_were_added(extended) -> None:

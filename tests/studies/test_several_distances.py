@@ -26,7 +26,7 @@ from vestige.reports.parts import VerdictKind
 from vestige.statistics.audit_rates import joint_confidence, measured_by
 from vestige.statistics.paired import redrawn_rate
 from vestige.statistics.rates import clopper_pearson
-from vestige.studies.audit.evidence import gather
+from vestige.studies.audit.evidence import costs_between, gather, set_costs
 from vestige.studies.judge import judge, judged_again
 from vestige.victims import SharedGradient
 from worlds import draws, small_audit
@@ -278,3 +278,37 @@ def test_ranks_of_a_null_attack_are_uniform_by_every_distance():
     for place in range(3):
         ranks = [outcome.further[place].rank for outcome in blind.outcomes]
         assert abs(np.mean(ranks) - (size + 1) / 2) < 4 * deviation
+
+
+def collapsed() -> EmbeddingDistance:
+    """An embedding that maps all records to one point but for rounding: saturated units."""
+    generator = torch.Generator().manual_seed(1)
+    first, last = (torch.rand((64, 64), generator=generator) for _ in range(2))
+
+    def saturated(records: torch.Tensor) -> torch.Tensor:
+        hidden = torch.tanh(records.flatten(1) @ first + 500)
+        return torch.nn.functional.linear(hidden, last[:32] - 0.5, last[0, :32])
+
+    return EmbeddingDistance(saturated, name="collapsed embedding")
+
+
+def test_an_embedding_that_collapses_hits_nothing() -> None:
+    """One record and ten in a batch differ in the last digits, which must not tell them apart."""
+    report = copied("nothing", [mean_squared_error, collapsed()])
+    for attack in report.findings.attacks:
+        assert {one.further[0].rank for one in attack.outcomes} == {report.findings.decoys + 1}
+    assert report.verdict.kind is VerdictKind.NOT_DEMONSTRATED
+
+
+@pytest.mark.parametrize("distance", [mean_squared_error, structural_dissimilarity, collapsed()])
+def test_distances_do_not_depend_on_the_order_of_records(distance) -> None:
+    """To the last digit, so that a secret and its decoys are exchangeable; duplicates tie."""
+    records, candidates = textured(23, 4).x, textured(2, 5).x
+    records[17] = records[3]
+    found = set_costs(distance, candidates, records)
+    np.testing.assert_allclose(found, costs_between(distance, candidates, records), atol=1e-9)
+    order = torch.randperm(len(records), generator=torch.Generator().manual_seed(0))
+    np.testing.assert_array_equal(
+        set_costs(distance, candidates, records[order]), found[:, order.numpy()]
+    )
+    np.testing.assert_array_equal(found[:, 17], found[:, 3])

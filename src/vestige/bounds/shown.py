@@ -28,7 +28,7 @@ from scipy.stats import norm
 from vestige.errors import BadInput
 from vestige.reports.audit import AttackFindings, AuditFindings
 from vestige.reports.shown import ShownByRank, ShownPrivacy
-from vestige.statistics.anytime import mean_log_e_value
+from vestige.statistics.anytime import mean_log_e_value, unspent_doubt
 from vestige.statistics.rates import lower_limit
 
 SHARES = (0.05, 0.25)
@@ -40,6 +40,8 @@ attacks that read a tenth or half of the records exactly; 50, 150 and 400 trials
 
 LARGEST_EPSILON = 200.0
 """No number of trials shows as much."""
+
+LARGEST_MU = 2 * LARGEST_EPSILON**0.5
 
 STEPS = 60
 
@@ -109,19 +111,50 @@ def shown_by_ranks(
             max(epsilon_shown(p, alpha, delta) for p, alpha in pairs),
             max(mu_shown(p, alpha) for p, alpha in pairs),
         )
+    if doubt <= 0:
+        return 0.0, 0.0
     needed = -math.log(doubt)
 
     def rejected(success: Callable[[float], float]) -> bool:
         return mean_log_e_value(hits, trials, [success(a) for a in alphas]) >= needed
 
     def epsilon_rejected(epsilon: float) -> bool:
-        grown, shrunk = math.exp(epsilon), math.exp(-epsilon)
-        return rejected(lambda a: min(grown * a + delta, 1 - shrunk * (1 - a - delta), 1.0))
+        return rejected(lambda a: _most_under_epsilon(a, epsilon, delta))
 
     def mu_rejected(mu: float) -> bool:
-        return rejected(lambda a: float(ndtr(ndtri(a) + mu)))
+        return rejected(lambda a: _most_under_mu(a, mu))
 
-    return _last(epsilon_rejected, LARGEST_EPSILON), _last(mu_rejected, 2 * LARGEST_EPSILON**0.5)
+    return _last(epsilon_rejected, LARGEST_EPSILON), _last(mu_rejected, LARGEST_MU)
+
+
+def _most_under_epsilon(prior_success: float, epsilon: float, delta: float) -> float:
+    """The largest success of an event under (ε, δ)-differential privacy."""
+    more = math.exp(epsilon) * prior_success + delta
+    return min(more, 1 - math.exp(-epsilon) * (1 - prior_success - delta), 1.0)
+
+
+def _most_under_mu(prior_success: float, mu: float) -> float:
+    """The largest success of an event under μ-Gaussian differential privacy."""
+    return float(ndtr(ndtri(prior_success) + mu))
+
+
+def later_doubt(first: int, candidates: int, doubt: float, stated: ShownPrivacy) -> float:
+    """What a first look at so many trials left of the doubt of one list of ranks.
+
+    That look spent error at every place of the grid, against two hypotheses: that nothing leaks,
+    and that the release is what it is ``stated`` to be, if anything. The smaller rest is left.
+    """
+    grid = [place / candidates for place in places(candidates)]
+    asked: list[list[float]] = [grid]
+    if stated.stated_epsilon is not None:
+        epsilon, delta = stated.stated_epsilon, stated.delta
+        if stated.gaussian:
+            mu = _last(lambda mu: mu == 0 or _gaussian_delta(mu, epsilon) <= delta, LARGEST_MU)
+            asked.append([_most_under_mu(alpha, mu) for alpha in grid])
+        else:
+            asked.append([_most_under_epsilon(alpha, epsilon, delta) for alpha in grid])
+    share = doubt / len(grid)
+    return min(sum(unspent_doubt(first, rate, share) for rate in rates) for rates in asked)
 
 
 def _last(holds: Callable[[float], bool], largest: float) -> float:
@@ -140,7 +173,8 @@ def shown_by_audit(findings: AuditFindings) -> ShownPrivacy:
 
     The rank by distance decides the verdict of an audit. Ranks by an attack's own likelihood count
     here only, and every list of ranks takes its share of the doubt, whatever it turns out to show.
-    Ranks of captured releases are those among disjoint decoys: others depend on each other.
+    Ranks of captured releases are those among disjoint decoys: others depend on each other. Where
+    trials were added, the first look and all later ones share the doubt (:func:`later_doubt`).
     """
     stated = findings.bounds
     about = ShownPrivacy(
@@ -163,8 +197,11 @@ def shown_by_audit(findings: AuditFindings) -> ShownPrivacy:
     doubt = (1 - findings.confidence) / len(lists)
     shown = []
     for attack, by, ranks, candidates in lists:
+        left = doubt
+        if about.anytime:
+            left = later_doubt(findings.earlier_trials[0], candidates, doubt, about)
         epsilon, mu = shown_by_ranks(
-            ranks, candidates, doubt=doubt, delta=about.delta, anytime=about.anytime
+            ranks, candidates, doubt=left, delta=about.delta, anytime=about.anytime
         )
         grid = places(candidates)
         shown.append(

@@ -120,6 +120,8 @@ class DisjointRanks(Document):
 class AttackFindings(AttackDescription):
     """What one attack did in all trials; ``permutation`` and ``disjoint`` of captured releases.
 
+    ``permutation`` is by the primary distance, ``further_permutations`` by the further ones, in
+    their order.
     Redacted findings have rounded outcomes, and the ``quartiles`` of the exact ones with the digits
     that a page shows: PSNR, RMSE and SSIM (of a single trial its value), and the mean of labels.
     """
@@ -127,6 +129,7 @@ class AttackFindings(AttackDescription):
     guess: bool
     outcomes: tuple[Outcome, ...]
     permutation: PermutationTest | None = None
+    further_permutations: tuple[PermutationTest, ...] = ()
     disjoint: DisjointRanks | None = None
     remarks: tuple[str, ...] = ()
     quartiles: dict[str, tuple[float, ...]] = Field(default_factory=dict)
@@ -181,6 +184,13 @@ class HitBounds(Document):
     epsilon: float | None = Field(default=None, ge=0)
     delta: float = Field(default=1e-5, gt=0, lt=1)
     gaussian: bool = False
+
+
+def stated_bounds(bounds: HitBounds | None) -> HitBounds | None:
+    """The bounds of a mechanism that has a guarantee, or None."""
+    if bounds is None or (bounds.epsilon is None and bounds.success >= 1):
+        return None
+    return bounds
 
 
 class FilmFrame(Document):
@@ -290,6 +300,9 @@ class AuditFindings(Findings):
         outcomes = (outcome for attack in self.attacks for outcome in attack.outcomes)
         if any(len(one.further) != len(self.further_distances) for one in outcomes):
             raise ValueError("every outcome has a rank by each further distance")
+        tested = [one for one in self.attacks if one.permutation is not None]
+        if any(len(one.further_permutations) != len(self.further_distances) for one in tested):
+            raise ValueError("every permutation test has one by each further distance beside it")
         return self
 
     @property

@@ -59,6 +59,6 @@ def _added_sentence(findings: AuditFindings) -> str:
     said = grown(findings.earlier_trials, findings.trials_planned)
     return (
         f"Trials were added: the audit was {said}. Limits therefore hold at all numbers of trials "
-        "at once, and are wider than those of a plan that ran once. The report before the first "
-        "addition has an error of its own."
+        "at once, and are wider than those of a plan that ran once. The first report and all "
+        "later ones share the error that a verdict may have."
     )

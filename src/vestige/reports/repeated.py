@@ -58,7 +58,18 @@ def spread(rates: Sequence[Rate]) -> tuple[float, float, float] | None:
     return values[0], median, values[-1]
 
 
-class RepeatedReport(Report[RepeatedFindings, Judgement]):
+class RepeatedJudgement(Judgement):
+    """The verdict on all repetitions.
+
+    ``bounds`` are what the stated mechanism allows any attack, where it has a guarantee;
+    ``exceeds_bounds``: the lower limit of a rate exceeds them in some repetition.
+    """
+
+    bounds: HitBounds | None = None
+    exceeds_bounds: bool = False
+
+
+class RepeatedReport(Report[RepeatedFindings, RepeatedJudgement]):
     """The report of a repeated audit."""
 
     kind: str = "repeated audit"

@@ -111,7 +111,8 @@ class GroupDifference(Document):
 class AttackRisk(Document):
     """The risk that one attack shows: ``average`` over records drawn at random, and each record's.
 
-    ``highest`` is the place of the exposed record with the highest lower limit.
+    ``highest`` is the place of the exposed record with the highest lower limit, and the first one
+    of those that tie; ``most_exposed`` are the places of all that do, in their order.
     """
 
     attack: str
@@ -119,6 +120,7 @@ class AttackRisk(Document):
     average_without: float | None
     rates: tuple[RecordRate, ...]
     highest: int | None
+    most_exposed: tuple[int, ...] = ()
     groups: GroupDifference | None = None
 
     @property
@@ -128,9 +130,20 @@ class AttackRisk(Document):
 
 
 class RiskJudgement(Judgement):
-    """The risk of the records, by attack in the order of the findings."""
+    """The risk of the records, by attack in the order of the findings.
+
+    ``most_exposed`` are the places of the exposed records with the highest lower limit by any
+    attack, all that tie. ``bounds`` are what the stated mechanism allows any attack, where it has a
+    guarantee. They hold for records drawn at random, whose prior success is chance: the average
+    risk, not that of one record, which may be hit often without being released at all.
+    ``exceeds_bounds``: the lower limit of an average exceeds them, so that the release is not what
+    it is said to be.
+    """
 
     attacks: tuple[AttackRisk, ...] = ()
+    most_exposed: tuple[int, ...] = ()
+    bounds: HitBounds | None = None
+    exceeds_bounds: bool = False
 
 
 class RiskReport(Report[RiskFindings, RiskJudgement]):
@@ -144,8 +157,9 @@ class RiskReport(Report[RiskFindings, RiskJudgement]):
         count = len(self.findings.records)
         if any(len(one.rates) != count for one in self.judgement.attacks):
             raise ValueError("a judgement has a rate for every record")
-        if any((one.highest or 0) >= max(1, count) for one in self.judgement.attacks):
-            raise ValueError("the most exposed record is one of the records")
-        if any((one.highest or 0) < 0 for one in self.judgement.attacks):
+        named = [one.highest for one in self.judgement.attacks if one.highest is not None]
+        named += [place for one in self.judgement.attacks for place in one.most_exposed]
+        named += self.judgement.most_exposed
+        if any(not 0 <= place < count for place in named):
             raise ValueError("the most exposed record is one of the records")
         return self

@@ -14,6 +14,11 @@ Ramdas, McAuliffe and Sekhon 2021; Waudby-Smith and Ramdas 2024, "Estimating mea
 variables by betting"). With π = Beta(a, b) the integral is a ratio of incomplete beta functions.
 
 Jeffreys' prior a = b = 1/2 gives weight to small and to large rates alike.
+
+An audit has been looked at once before trials are added, with limits of Clopper and Pearson at its
+full level. Because hits are whole numbers that look spends less than its level, and what it left
+(``unspent_doubt``) is all that later looks may spend: then a rate is exceeded falsely at the first
+look or at any later one with the probability of the level at most.
 """
 
 from __future__ import annotations
@@ -22,8 +27,9 @@ import math
 from collections.abc import Sequence
 from functools import lru_cache
 
+import numpy as np
 from scipy.special import betainc, betaln
-from scipy.stats import beta
+from scipy.stats import beta, binom
 
 SHAPE = 0.5
 """Both parameters of the mixing Beta distribution (Jeffreys)."""
@@ -64,7 +70,7 @@ def e_value(hits: int, trials: int, rate: float) -> float:
 @lru_cache(maxsize=20_000)
 def anytime_lower(hits: int, trials: int, doubt: float) -> float:
     """Lower limit of a success probability that holds at all sample sizes with 1 − ``doubt``."""
-    if hits == 0:
+    if hits == 0 or doubt <= 0:
         return 0.0
     needed = -math.log(doubt)
     low, high = 0.0, hits / trials
@@ -90,6 +96,21 @@ def anytime_limits(hits: int, trials: int, confidence: float = 0.95) -> tuple[fl
     if trials == 0:
         return 0.0, 1.0
     return anytime_lower(hits, trials, doubt), anytime_upper(hits, trials, doubt)
+
+
+@lru_cache(maxsize=2_000)
+def unspent_doubt(trials: int, rate: float, doubt: float) -> float:
+    """What one look at a Clopper–Pearson lower limit at level ``doubt`` leaves of it at a rate.
+
+    The limit of k hits exceeds p if P(at least k of n | p) < doubt, so for the smallest such k that
+    probability is spent. By the union bound it and an anytime limit at the rest exceed p with the
+    probability ``doubt`` at most, together: group sequential tests spend their error in this way
+    (Lan and DeMets 1983).
+    """
+    tails = binom.sf(np.arange(trials + 1) - 1, trials, rate)
+    # A tail that equals the doubt but for rounding counts as spent.
+    spent = tails[tails <= doubt * (1 + 1e-9)].max(initial=0.0)
+    return max(doubt - float(spent), 0.0)
 
 
 def mean_log_e_value(hits: Sequence[int], trials: int, rates: Sequence[float]) -> float:

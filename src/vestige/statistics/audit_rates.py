@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from vestige.reports.audit import AttackFindings, AttackRates, AuditFindings, Outcome
-from vestige.statistics.anytime import e_value
+from vestige.statistics.anytime import e_value, unspent_doubt
 from vestige.statistics.rates import (
     NOTHING,
     allowed_rank,
@@ -32,6 +32,21 @@ def joint_confidence(findings: AuditFindings) -> float:
     return 1 - (1 - findings.confidence) / max(1, count) / distances
 
 
+def limit_confidence(findings: AuditFindings) -> float:
+    """Confidence at which one limit is computed: joint, and after additions what the plan left.
+
+    The first report was judged by limits of its plan, which spend error at the rates that a verdict
+    asks about: chance, and what is claimed or stated. Limits after additions have the rest, so that
+    a verdict is false at the first look or at any later one with the probability of one look.
+    """
+    confidence = joint_confidence(findings)
+    if not findings.earlier_trials:
+        return confidence
+    side, claim = (1 - confidence) / 2, findings.smallest_claim
+    asked = [findings.false_positive_rate, *([] if claim is None else [claim.rate])]
+    return 1 - 2 * min(unspent_doubt(findings.earlier_trials[0], rate, side) for rate in asked)
+
+
 def measured_by(findings: AuditFindings, place: int) -> AuditFindings:
     """The findings as one of the further distances has them, in place of the primary one.
 
@@ -48,10 +63,14 @@ def measured_by(findings: AuditFindings, place: int) -> AuditFindings:
             own |= {"mse": other.distance, "decoy_mean_error": other.decoy_mean}
         return outcome.model_copy(update=own)
 
-    attacks = tuple(
-        attack.model_copy(update={"outcomes": tuple(seen(one) for one in attack.outcomes)})
-        for attack in findings.attacks
-    )
+    def viewed(attack: AttackFindings) -> AttackFindings:
+        tests = attack.further_permutations
+        update: dict[str, object] = {"outcomes": tuple(seen(one) for one in attack.outcomes)}
+        return attack.model_copy(
+            update={**update, "permutation": tests[place]} if tests else update
+        )
+
+    attacks = tuple(viewed(attack) for attack in findings.attacks)
     update = {"distance": distance.name, "attacks": attacks, "nearest_neighbor_distance": None}
     return findings.model_copy(update=update)
 
@@ -60,8 +79,9 @@ def attack_rates(findings: AuditFindings) -> dict[str, AttackRates]:
     """Rates, curves and pooled rates of the attacks that have outcomes.
 
     Limits are joint over attacks and distances (Bonferroni): with probability ``confidence`` all
-    hold. Where trials were added to a plan they hold at all numbers of trials at once; elsewhere
-    such limits stand beside those of the plan.
+    hold. Where trials were added to a plan they hold at all numbers of trials at once, at the level
+    that the first look left (:func:`limit_confidence`); elsewhere such limits stand beside those of
+    the plan.
     """
     return {a.name: _rates(findings, a) for a in findings.attacks if a.outcomes}
 
@@ -93,7 +113,7 @@ def exceeds_chance(findings: AuditFindings, attack: AttackFindings, rates: Rates
 
 
 def _rates(findings: AuditFindings, attack: AttackFindings) -> AttackRates:
-    outcomes, confidence = attack.outcomes, joint_confidence(findings)
+    outcomes, confidence = attack.outcomes, limit_confidence(findings)
     allowed = allowed_rank(findings.false_positive_rate, findings.decoys)
     ranks = [o.rank for o in outcomes]
     effect = pool_design_effect(findings.smallest_pool)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from vestige import __version__
+from vestige.distances import Distance, distance_label, is_squared_error
 from vestige.errors import BadInput
 from vestige.interfaces import (
     Attack,
@@ -23,6 +24,7 @@ from vestige.interfaces import (
     reads_texts,
 )
 from vestige.records import ImageSpace, Prior, Space, TableSpace, TextSpace
+from vestige.reports.audit import FurtherDistance
 from vestige.reports.parts import (
     ColumnDescription,
     RehearsedHits,
@@ -55,6 +57,14 @@ def attack_facts(name: str, attack: Attack) -> dict[str, Any]:
     settings = attack_settings(attack)
     facts = {"name": name, "summary": attack.summary, "cites": attack.cites, "settings": settings}
     return {**facts, "rehearsed": bool(getattr(attack, "confidence_is_rate", False))}
+
+
+def described_distances(further: Sequence[Distance]) -> tuple[FurtherDistance, ...]:
+    """Distances that were declared beside the primary one, as findings name them."""
+    return tuple(
+        FurtherDistance(name=distance_label(one), squared_error=is_squared_error(one))
+        for one in further
+    )
 
 
 def describe_threat(briefing: Briefing, prior: str) -> ThreatDescription:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from vestige.choices import check_fields
-from vestige.distances import distance_label
+from vestige.distances import Distance, distance_label
 from vestige.errors import BadInput, VestigeError
 from vestige.interfaces import Attack
 from vestige.mechanisms import has_guarantee
@@ -40,7 +40,7 @@ def check_audit(audit: Audit) -> None:
     if not 0 < audit.false_positive_rate < 1 or not 0 < audit.confidence < 1:
         raise BadInput("false_positive_rate and confidence lie strictly between 0 and 1.")
     _check_model(audit)
-    _check_distance(audit)
+    check_distances(audit.distances, audit.secrets, audit.prior.records)
     if audit.attacks is not None:
         check_reads(audit.attacks, audit.victim.releases, audit.prior.space)
     if audit.secrets.space != audit.prior.space:
@@ -158,10 +158,11 @@ def _check_model(audit: Audit) -> None:
         raise BadInput("The model's weights hold NaN or infinite values: load a sound model.")
 
 
-def _check_distance(audit: Audit) -> None:
-    some, others = audit.secrets.x[:2].cpu().double(), audit.prior.records.x[:3].cpu().double()
-    for distance in audit.distances:
-        named = "" if len(audit.distances) == 1 else f" {distance_label(distance)!r}"
+def check_distances(distances: Sequence[Distance], secrets: Records, prior: Records) -> None:
+    """Raise BadInput if a declared distance cannot compare records."""
+    some, others = secrets.x[:2].cpu().double(), prior.x[:3].cpu().double()
+    for distance in distances:
+        named = "" if len(distances) == 1 else f" {distance_label(distance)!r}"
         try:
             found = distance(some, others)
         except (RuntimeError, TypeError, ValueError, IndexError, VestigeError) as error:

@@ -123,6 +123,30 @@ def costs_between(distance: Distance, candidates: Tensor, records: Tensor) -> np
     return np.minimum(costs, NOTHING)
 
 
+def set_costs(distance: Distance, candidates: Tensor, records: Tensor) -> np.ndarray:
+    """Distances (k, n) that depend on which records there are and not on their order.
+
+    The last digits of a distance depend on the shape of a batch and on the place in it: kernels
+    differ. Where an embedding maps all records to one point, a secret that is compared alone had
+    a distance of exactly zero, its decoys did not, and every trial was a hit. So all records are
+    compared in one batch, in the order of their values and equal ones once: a secret and its
+    decoys stay exchangeable to the last digit, and duplicates tie.
+    """
+    flat = records.detach().cpu().flatten(1)
+    distinct, places = torch.unique(flat, dim=0, return_inverse=True)
+    costs = costs_between(distance, candidates, distinct.reshape(-1, *records.shape[1:]))
+    return costs[:, places.numpy()]
+
+
+def record_and_decoys(
+    distance: Distance, candidates: Tensor, record: Tensor, decoys: Tensor
+) -> tuple[np.ndarray, np.ndarray]:
+    """Distances (k, 1) to a record and (k, m) to its decoys, computed alike."""
+    together = torch.cat([record[None].detach().cpu(), decoys.detach().cpu().to(record.dtype)])
+    costs = set_costs(distance, candidates, together)
+    return costs[:, :1], costs[:, 1:]
+
+
 def rank_among(own: float, others: np.ndarray) -> int:
     """Place of a distance among others, 1 is closest; a tie counts against it."""
     return 1 + int((others <= own).sum())
@@ -183,9 +207,7 @@ def gather(
     """
     reconstruction = capped(reconstruction, len(secret))
     candidates = reconstruction.candidates
-    to_batch, place = beside(costs_between(distance, candidates, secret.x), slot, apart)
-    own = float(slot_distances(to_batch, to_batch[:, [place]], place)[0])
-    null = slot_distances(to_batch, costs_between(distance, candidates, decoys.x), place)
+    to_batch, place, own, null = _at_slot(candidates, secret, slot, decoys, distance, apart)
     match = assigned_candidate(to_batch, place)
     mse = similarity = None
     is_text = isinstance(secret.space, TextSpace)
@@ -216,6 +238,22 @@ def gather(
     )
 
 
+def _at_slot(
+    candidates: Tensor,
+    secret: Records,
+    slot: int,
+    decoys: Records,
+    distance: Distance,
+    apart: Collection[int],
+) -> tuple[np.ndarray, int, float, np.ndarray]:
+    """Costs to the batch, the audited place in it, and distances of secret and decoys there."""
+    to_batch, place = beside(costs_between(distance, candidates, secret.x), slot, apart)
+    own, others = record_and_decoys(distance, candidates, secret.x[slot], decoys.x)
+    to_batch[:, place] = own[:, 0]
+    at_slot = slot_distances(to_batch, np.concatenate([own, others], 1), place)
+    return to_batch, place, float(at_slot[0]), at_slot[1:]
+
+
 def _further(
     candidates: Tensor,
     secret: Records,
@@ -226,9 +264,7 @@ def _further(
     apart: Collection[int],
 ) -> FurtherOutcome:
     """Rank of a secret by one further distance."""
-    to_batch, place = beside(costs_between(distance, candidates, secret.x), slot, apart)
-    own = float(slot_distances(to_batch, to_batch[:, [place]], place)[0])
-    null = slot_distances(to_batch, costs_between(distance, candidates, decoys.x), place)
+    _, _, own, null = _at_slot(candidates, secret, slot, decoys, distance, apart)
     mean = (
         float(costs_between(distance, decoys.x.double().mean(0)[None], secret.x[[slot]])[0, 0])
         if len(decoys) and not isinstance(secret.space, TextSpace)
@@ -263,7 +299,7 @@ def pool_distances(
     """Distance at a slot (n,) when each record of a pool takes it; see :func:`gather`."""
     candidates = capped(reconstruction, len(secret)).candidates
     to_batch, place = beside(costs_between(distance, candidates, secret.x), slot, apart)
-    return slot_distances(to_batch, costs_between(distance, candidates, pool.x), place)
+    return slot_distances(to_batch, set_costs(distance, candidates, pool.x), place)
 
 
 def matched_candidates(

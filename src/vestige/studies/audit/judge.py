@@ -18,6 +18,7 @@ from vestige.statistics.audit_rates import (
     attack_rates,
     exceeds_chance,
     joint_confidence,
+    limit_confidence,
     measured_by,
     strongest,
 )
@@ -104,7 +105,12 @@ def _guess_checks(findings: AuditFindings, rates: Rates) -> list[Check]:
     guesses = [a for a in findings.attacks if a.guess and a.name in rates]
     if not guesses:
         return []
-    tests = [(a.permutation.p_value, a.name) for a in guesses if a.permutation is not None]
+    tests = [
+        (one.p_value, a.name)
+        for a in guesses
+        if a.permutation is not None
+        for one in (a.permutation, *a.further_permutations)
+    ]
     if tests:
         return [guess_check(tests, (1 - findings.confidence) / 2 / len(tests))]
     best = max(guesses, key=lambda a: _rate(rates, a).hits)
@@ -268,7 +274,7 @@ def _redrawing(findings: AuditFindings) -> tuple[AttackFindings, Rate]:
     """The attack that redrew most, by lower limit, and its rate; limits are joint over attacks."""
     allowed = allowed_rank(findings.false_positive_rate, findings.decoys)
     guesses = [a for a in findings.attacks if a.guess]
-    confidence, effect = joint_confidence(findings), pool_design_effect(findings.smallest_pool)
+    confidence, effect = limit_confidence(findings), pool_design_effect(findings.smallest_pool)
     added = bool(findings.earlier_trials)
     rated = [
         (a, redrawn_rate(a, guesses, allowed, confidence, effect, anytime=added))

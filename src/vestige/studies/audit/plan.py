@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 from vestige.bounds.description import in_words
 from vestige.bounds.hits import bounds_on_hits
@@ -15,7 +16,6 @@ from vestige.distances import (
     declared_distances,
     distance_label,
     for_space,
-    is_squared_error,
     mean_squared_error,
 )
 from vestige.errors import BadInput
@@ -32,7 +32,7 @@ from vestige.interfaces import (
 )
 from vestige.mechanisms import Mechanism, NonPrivate, has_guarantee
 from vestige.records import Prior, Records
-from vestige.reports.audit import AuditFindings, Claim, FurtherDistance
+from vestige.reports.audit import AuditFindings, Claim
 from vestige.reports.exclusivity import Exclusivity
 from vestige.reports.numbers import share
 from vestige.reports.parts import Check
@@ -59,6 +59,7 @@ from vestige.studies.report_parts import (
     describe_prior,
     describe_space,
     describe_threat,
+    described_distances,
     environment,
     told_facts,
     with_table,
@@ -245,32 +246,17 @@ class Audit(Declared):
 def _findings(
     audit: Audit, results: Sequence[TrialResult], about: Header, versions: tuple[Check, ...]
 ) -> AuditFindings:
-    device = next(iter(audit.victim.simulator.model.parameters())).device
     primary, *further = audit.distances
     return AuditFindings(
+        **plan_facts(audit),
         title=audit.heading,
-        release=release_words(audit.victim.releases),
-        defense=defense_words(audit.victim.simulator),
-        space=describe_space(audit.prior.space),
-        threat=describe_threat(
-            audit.threat.briefing(audit.victim, audit.batch_size), describe_prior(audit.prior)
-        ),
         seed=about.seed,
         trials_planned=audit.trials,
         trials_finished=len(results),
         earlier_trials=about.earlier_sizes,
-        batch_size=audit.batch_size,
-        decoys=audit.decoy_count,
-        false_positive_rate=audit.false_positive_rate,
-        confidence=audit.confidence,
-        distance=distance_label(primary),
-        further_distances=tuple(
-            FurtherDistance(name=distance_label(one), squared_error=is_squared_error(one))
-            for one in further
-        ),
+        further_distances=described_distances(further),
         nearest_neighbor_distance=nearest_neighbor_distance(audit.secrets, audit.prior, primary),
         claim=audit.claim,
-        bounds=bounds_on_hits(audit.stated_mechanism, audit.false_positive_rate, audit.decoy_count),
         attacks=attack_findings(audit.all_attacks, results),
         preflight=(*about.preflight, *versions),
         exclusivity=audit._exclusivity(about.seed),
@@ -279,9 +265,28 @@ def _findings(
             audit.prior.space, informed=isinstance(audit.victim.simulator, InformedSimulator)
         ),
         settings={**audit.settings(), "Trials, seed": _trials_in_words(audit, about)},
-        environment=environment(device),
         times=with_trial_times(about.times, results),
     )
+
+
+def plan_facts(audit: Audit) -> dict[str, Any]:
+    """What findings say of an audit's plan, in an audit and in studies that repeat its releases."""
+    device = next(iter(audit.victim.simulator.model.parameters())).device
+    briefing = audit.threat.briefing(audit.victim, audit.batch_size)
+    chance = (audit.false_positive_rate, audit.decoy_count)
+    return {
+        "release": release_words(audit.victim.releases),
+        "defense": defense_words(audit.victim.simulator),
+        "space": describe_space(audit.prior.space),
+        "threat": describe_threat(briefing, describe_prior(audit.prior)),
+        "batch_size": audit.batch_size,
+        "decoys": audit.decoy_count,
+        "false_positive_rate": audit.false_positive_rate,
+        "confidence": audit.confidence,
+        "distance": distance_label(audit.distances[0]),
+        "bounds": bounds_on_hits(audit.stated_mechanism, *chance),
+        "environment": environment(device),
+    }
 
 
 def _trials_in_words(audit: Audit, about: Header) -> str:

@@ -11,7 +11,7 @@ from pydantic import ConfigDict, ValidationError
 
 from vestige.errors import BadInput
 from vestige.interfaces import Attack, is_guess
-from vestige.reports.audit import AttackFindings, Outcome, PermutationTest
+from vestige.reports.audit import AttackFindings, Outcome
 from vestige.reports.document import Document
 from vestige.reports.parts import Times
 from vestige.studies.report_parts import attack_facts
@@ -72,17 +72,14 @@ def check_trial(unit: UnitResult, attacks: Collection[str]) -> None:
 
 
 def attack_findings(
-    attacks: Mapping[str, Attack],
-    trials: Sequence[TrialResult],
-    tests: Mapping[str, PermutationTest] | None = None,
+    attacks: Mapping[str, Attack], trials: Sequence[TrialResult]
 ) -> tuple[AttackFindings, ...]:
-    """What every attack did in all trials, with the permutation tests of captured releases."""
+    """What every attack did in all trials."""
     return tuple(
         AttackFindings(
             **attack_facts(name, attack),
             guess=is_guess(attack),
             outcomes=tuple(one.outcomes[name] for one in trials),
-            permutation=(tests or {}).get(name),
             remarks=tuple(
                 f"{name}: {said}" for said in sorted({one.remarks[name] for one in trials} - {""})
             ),

@@ -45,8 +45,12 @@ if TYPE_CHECKING:
     from vestige.studies.audit.plan import Audit
 
 
-POOL = "pool/"
-"""Begins the names of tensors that hold an attack's distances to the records of the pool."""
+def pool_key(attack: str, place: int = 0) -> str:
+    """Name of the tensor with an attack's distances to the records of the pool.
+
+    ``place`` is that of the distance among the declared ones.
+    """
+    return f"pool/{attack}" if place == 0 else f"further pool {place}/{attack}"
 
 
 class AttackStopped(UnitStopped):
@@ -233,8 +237,9 @@ def attacked(
             tensors[f"matched/{name}"] = matched
             tensors |= film_tensors(name, recording, found, secret, slot, apart=apart)
             if draw.pool is not None:
-                row = pool_distances(found, secret, slot, draw.pool, distance, apart=apart)
-                tensors[f"{POOL}{name}"] = torch.from_numpy(row)
+                for place, one in enumerate((distance, *further)):
+                    row = pool_distances(found, secret, slot, draw.pool, one, apart=apart)
+                    tensors[pool_key(name, place)] = torch.from_numpy(row)
         except Exception as cause:
             raise AttackStopped(name, trial, cause) from cause
         remarks[name] = remark_of(found, len(secret))

@@ -17,7 +17,7 @@ that they were not, and the audit is INVALID.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -26,12 +26,18 @@ import torch
 from vestige import attacks as attack_room
 from vestige.choices import check_fields
 from vestige.content import code_digest, combined_digest, tensors_digest
-from vestige.distances import Distance, distance_label, for_space, mean_squared_error
+from vestige.distances import (
+    Distance,
+    declared_distances,
+    distance_label,
+    for_space,
+    mean_squared_error,
+)
 from vestige.errors import BadInput
 from vestige.interfaces import Attack
 from vestige.printable import clean_text
 from vestige.records import Records
-from vestige.reports.audit import AuditFindings, PermutationTest
+from vestige.reports.audit import AttackFindings, AuditFindings
 from vestige.reports.numbers import share
 from vestige.reports.parts import Check, CheckOutcome, ThreatDescription
 from vestige.simulation.kinds import client_simulator
@@ -39,6 +45,7 @@ from vestige.statistics.permutation_tests import PERMUTATIONS, permutation_tests
 from vestige.statistics.rates import allowed_rank, decoys_needed
 from vestige.streams import stream
 from vestige.studies.attack_choice import choice_settings
+from vestige.studies.audit.checks import check_distances
 from vestige.studies.audit.evidence import nearest_neighbor_distance
 from vestige.studies.audit.exhibits import with_exhibits
 from vestige.studies.audit.preflight.checks import check_form, check_replay
@@ -50,7 +57,7 @@ from vestige.studies.audit.trial_files import (
     trial_of,
     with_trial_times,
 )
-from vestige.studies.audit.trials import POOL, named_with_guesses
+from vestige.studies.audit.trials import named_with_guesses, pool_key
 from vestige.studies.captured.trials import (
     CapturedWork,
     KnownRelease,
@@ -66,6 +73,7 @@ from vestige.studies.report_parts import (
     check_reads,
     describe_prior,
     describe_space,
+    described_distances,
     environment,
     with_table,
 )
@@ -82,6 +90,8 @@ class CapturedAudit(Declared):
     (``Records.split``). Every replay is compared with its release first, and no attack starts if
     one differs. A unit of work is one trial, which is one release. Without ``attacks``,
     ``vestige.attacks.recommended`` chooses them for the release of the largest batch.
+    ``distance`` is one of ``vestige.distances`` or several, the primary one first: each has a
+    permutation test of its own, and limits and the verdict are joint over attacks and distances.
     """
 
     releases: Sequence[KnownRelease]
@@ -89,7 +99,7 @@ class CapturedAudit(Declared):
     attacks: Sequence[Attack] | None = None
     false_positive_rate: float = 0.01
     confidence: float = 0.95
-    distance: Distance = mean_squared_error
+    distance: Distance | Sequence[Distance] = mean_squared_error
     title: str = "Captured releases of a training"
 
     kind = "captured audit"
@@ -104,6 +114,11 @@ class CapturedAudit(Declared):
     def heading(self) -> str:
         """The title of the report."""
         return self.title
+
+    @property
+    def distances(self) -> tuple[Distance, ...]:
+        """The declared distances, the primary one first."""
+        return declared_distances(self.distance)
 
     @property
     def decoy_count(self) -> int:
@@ -127,7 +142,7 @@ class CapturedAudit(Declared):
         """Digest of releases, batches, other records, prior, attacks and settings."""
         described = {name: attack_settings(attack) for name, attack in self.all_attacks.items()}
         facts = [self.title, self.false_positive_rate, self.confidence, described]
-        facts.append(distance_label(self.distance))
+        facts += [distance_label(one) for one in self.distances]
         tensors, marks = {}, []
         for number, one in enumerate(self.releases):
             model = one.public.simulator.model.state_dict()
@@ -162,7 +177,7 @@ class CapturedAudit(Declared):
 
     def prepare(self, seed: int) -> CapturedWork:
         """Draw the trials; attacks are prepared for each release, whose model may be its own."""
-        return CapturedWork(self._trials(seed), self.all_attacks, self.distance, seed)
+        return CapturedWork(self._trials(seed), self.all_attacks, self.distances, seed)
 
     def _trials(self, seed: int) -> TrialPlan:
         return draw_trials(self.releases, self.others, self.decoy_count, seed)
@@ -173,32 +188,55 @@ class CapturedAudit(Declared):
 
     def findings(self, results: Sequence[UnitResult], about: Header) -> AuditFindings:
         """What the finished trials found, with permutation tests if they are all."""
-        plan, tests, disjoint = self._trials(about.seed), {}, {}
+        plan = self._trials(about.seed)
         trials = [trial_of(one) for one in results]
+        versions = version_checks(results, "trials")
+        found = self._findings(plan, trials, about, versions)
         if len(trials) == len(plan.trials):
-            distances = {
-                name: [one.tensors[f"{POOL}{name}"].numpy() for one in trials]
+            attacks = self._tested(plan, trials, found.attacks, about.seed)
+            found = found.model_copy(update={"attacks": attacks})
+        return with_exhibits(found, trials, self.others.space)
+
+    def _tested(
+        self,
+        plan: TrialPlan,
+        trials: Sequence[TrialResult],
+        attacks: Sequence[AttackFindings],
+        seed: int,
+    ) -> tuple[AttackFindings, ...]:
+        """The attacks with a permutation test by every distance, and ranks among disjoint decoys.
+
+        All attacks and distances are tested against the same permutations.
+        """
+        allowed = allowed_rank(self.false_positive_rate, self.decoy_count)
+        drawn = int(torch.randint(2**62, (), generator=stream(seed, "permutations")))
+        rows = [
+            {
+                name: [one.tensors[pool_key(name, place)].numpy() for one in trials]
                 for name in self.all_attacks
             }
-            tests = permutation_tests(
-                plan.class_pools(distances),
-                self.decoy_count,
-                allowed_rank(self.false_positive_rate, self.decoy_count),
-                seed=int(torch.randint(2**62, (), generator=stream(about.seed, "permutations"))),
-            )
-            disjoint = plan.disjoint_ranks(distances, about.seed)
-        found = self._findings(plan, trials, tests, about, version_checks(results, "trials"))
-        attacks = tuple(
-            one.model_copy(update={"disjoint": disjoint.get(one.name)}) for one in found.attacks
+            for place in range(len(self.distances))
+        ]
+        primary, *further = (
+            permutation_tests(plan.class_pools(one), self.decoy_count, allowed, seed=drawn)
+            for one in rows
         )
-        found = found.model_copy(update={"attacks": attacks})
-        return with_exhibits(found, trials, self.others.space)
+        disjoint = plan.disjoint_ranks(rows[0], seed)
+        return tuple(
+            one.model_copy(
+                update={
+                    "permutation": primary[one.name],
+                    "further_permutations": tuple(tests[one.name] for tests in further),
+                    "disjoint": disjoint.get(one.name),
+                }
+            )
+            for one in attacks
+        )
 
     def _findings(
         self,
         plan: TrialPlan,
         trials: Sequence[TrialResult],
-        tests: Mapping[str, PermutationTest],
         about: Header,
         versions: tuple[Check, ...],
     ) -> AuditFindings:
@@ -207,6 +245,8 @@ class CapturedAudit(Declared):
         size = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} … {sizes[-1]}"
         noun = first.observation.release.noun
         prior = first.public.prior
+        primary, *further = self.distances
+        joint = f"{len(self.chosen_attacks)} attacks × {len(self.distances)} distances"
         return AuditFindings(
             title=self.title,
             release=f"a captured {noun}",
@@ -220,10 +260,11 @@ class CapturedAudit(Declared):
             decoys=self.decoy_count,
             false_positive_rate=self.false_positive_rate,
             confidence=self.confidence,
-            distance=distance_label(self.distance),
-            nearest_neighbor_distance=nearest_neighbor_distance(self.others, prior, self.distance),
+            distance=distance_label(primary),
+            further_distances=described_distances(further),
+            nearest_neighbor_distance=nearest_neighbor_distance(self.others, prior, primary),
             smallest_pool=plan.smallest_pool,
-            attacks=attack_findings(self.all_attacks, trials, tests),
+            attacks=attack_findings(self.all_attacks, trials),
             preflight=(*about.preflight, *versions),
             failure=about.failure,
             limits=audit_limits(prior.space),
@@ -234,6 +275,15 @@ class CapturedAudit(Declared):
                 "Others, prior": f"{len(self.others):,}, {len(prior.records):,} records",
                 "Pool of a class": f"at least {plan.smallest_pool:,} records",
                 "Permutations": f"{PERMUTATIONS:,}",
+                **(
+                    {
+                        "Distance": distance_label(primary),
+                        "Further distances": "; ".join(map(distance_label, further)),
+                        "Confidence": f"{self.confidence:.0%}, joint over {joint}",
+                    }
+                    if further
+                    else {}
+                ),
                 "False positive rate": share(self.false_positive_rate),
                 "Decoys per trial": str(self.decoy_count),
                 "Trials, seed": f"{len(plan.trials):,}, {about.seed}",
@@ -298,8 +348,7 @@ def _check(audit: CapturedAudit) -> None:
         raise BadInput("An audit of captured releases needs at least one release and one attack.")
     if not 0 < audit.false_positive_rate < 1 or not 0 < audit.confidence < 1:
         raise BadInput("false_positive_rate and confidence lie strictly between 0 and 1.")
-    if not callable(audit.distance):
-        raise BadInput("An audit of captured releases has one distance: give one, not a list.")
+    check_distances(audit.distances, others, releases[0].public.prior.records)
     for release in releases:
         check_reads(attacks or (), type(release.observation.release), others.space)
     if attacks and len({clean_text(attack.name) for attack in attacks}) < len(attacks):

@@ -191,12 +191,12 @@ class CapturedWork:
     """The trials of an audit of captured releases as units of work.
 
     A unit keeps, beside its trial, the distances of every attack to all records of the pool
-    (``pool/NAME``), which permutation tests need.
+    (``trials.pool_key``) by every declared distance, which permutation tests need.
     """
 
     plan: TrialPlan
     attacks: Mapping[str, Attack]
-    distance: Distance
+    distances: Sequence[Distance]
     seed: int
 
     def __call__(self, number: int) -> bytes:
@@ -205,5 +205,8 @@ class CapturedWork:
         public, secret = trial.release.public, trial.release.secret
         draw = Draw(secret, trial.slot, trial.decoys, trial.apart, trial.pool)
         prepared = prepare_attacks(self.attacks, public, seed, trial=number)
-        setting = (number, seed, self.attacks, public.space, self.distance)
-        return trial_bytes(attacked(prepared, lambda: trial.release.observation, draw, *setting))
+        primary, *further = self.distances
+        setting = (number, seed, self.attacks, public.space, primary)
+        return trial_bytes(
+            attacked(prepared, lambda: trial.release.observation, draw, *setting, further=further)
+        )

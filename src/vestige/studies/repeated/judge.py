@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+from vestige.reports.audit import stated_bounds
 from vestige.reports.numbers import count, plural, share
 from vestige.reports.parts import CheckOutcome, Verdict, VerdictKind
-from vestige.reports.repeated import RepeatedFindings
+from vestige.reports.repeated import RepeatedFindings, RepeatedJudgement
 from vestige.reports.repeated_words import sizes_words, spread_words
-from vestige.reports.report import Judgement
 from vestige.studies.stopped import stopped_verdict
 
 
-def judge_repeated(findings: RepeatedFindings) -> Judgement:
+def judge_repeated(findings: RepeatedFindings) -> RepeatedJudgement:
     """Count repetitions that exceed chance; INVALID if one of them is, or the run was stopped."""
     finished = sum(run.trials for run in findings.runs)
     planned = findings.repeats * findings.trials_planned
     stopped = stopped_verdict(findings.failure, finished, planned, "trials")
-    return Judgement(verdict=stopped or _verdict(findings), checks=findings.preflight)
+    verdict, bounds = stopped or _verdict(findings), stated_bounds(findings.bounds)
+    rates = [rate for name in findings.attacks for rate in findings.rates_of(name)]
+    return RepeatedJudgement(
+        verdict=verdict,
+        checks=findings.preflight,
+        bounds=bounds,
+        exceeds_bounds=bounds is not None
+        and verdict.kind is not VerdictKind.INVALID
+        and any(rate.lower > bounds.success for rate in rates),
+    )
 
 
 def _verdict(findings: RepeatedFindings) -> Verdict:

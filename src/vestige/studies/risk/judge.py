@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from vestige.reports.audit import stated_bounds
 from vestige.reports.numbers import (
     at_least,
     count,
@@ -58,7 +59,25 @@ def judge_risk(findings: RiskFindings) -> RiskJudgement:
         )
         attacks.append(_attack_risk(findings, name, place, rates, doubt / len(names)))
     verdict = _verdict(findings, attacks)
-    return RiskJudgement(verdict=verdict, checks=findings.preflight, attacks=tuple(attacks))
+    bounds = stated_bounds(findings.bounds)
+    highest = _highest([rate for one in attacks for rate in one.rates])
+    return RiskJudgement(
+        verdict=verdict,
+        checks=findings.preflight,
+        attacks=tuple(attacks),
+        most_exposed=tuple(sorted({place % len(records) for place in highest})),
+        bounds=bounds,
+        exceeds_bounds=bounds is not None
+        and verdict.kind is not VerdictKind.INVALID
+        and any(one.average is not None and one.average.lower > bounds.success for one in attacks),
+    )
+
+
+def _highest(rates: Sequence[RecordRate]) -> tuple[int, ...]:
+    """Places of the exposed rates with the highest lower limit, all that tie by their value too."""
+    keys = {n: (one.rate.lower, one.rate.value) for n, one in enumerate(rates) if one.exposed}
+    most = max(keys.values(), default=None)
+    return tuple(n for n, key in keys.items() if key == most)
 
 
 def _attack_risk(
@@ -81,7 +100,7 @@ def _attack_risk(
             p_value=found,
             differ=found <= doubt,
         )
-    shown = [number for number, one in enumerate(rates) if one.exposed]
+    highest = _highest(rates)
     return AttackRisk(
         attack=name,
         average=average_rate([hit.hits for hit in drawn], drawn[0].releases, 1 - doubt)
@@ -89,7 +108,8 @@ def _attack_risk(
         else None,
         average_without=sum(hit.control_hits for hit in drawn) / controls if controls else None,
         rates=rates,
-        highest=max(shown, key=lambda n: (rates[n].rate.lower, rates[n].rate.value), default=None),
+        highest=highest[0] if highest else None,
+        most_exposed=highest,
         groups=difference,
     )
 

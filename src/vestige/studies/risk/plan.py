@@ -13,7 +13,6 @@ from pydantic import ValidationError
 from vestige.bounds.hits import bounds_on_hits
 from vestige.choices import check_fields
 from vestige.content import code_digest, combined_digest
-from vestige.distances import distance_label
 from vestige.errors import BadInput, brief
 from vestige.interfaces import Attack, is_guess
 from vestige.reports.parts import AttackDescription, Check
@@ -22,19 +21,10 @@ from vestige.statistics.rates import allowed_rank
 from vestige.statistics.record_risk import with_and_without
 from vestige.streams import stream
 from vestige.studies.audit.exhibits import picture
-from vestige.studies.audit.plan import Audit, release_words
+from vestige.studies.audit.plan import Audit, plan_facts, release_words
 from vestige.studies.audit.trials import prepare_attacks
 from vestige.studies.declared import Declared
-from vestige.studies.defense_words import defense_words
-from vestige.studies.report_parts import (
-    attack_facts,
-    audit_limits,
-    describe_prior,
-    describe_space,
-    describe_threat,
-    environment,
-    finite,
-)
+from vestige.studies.report_parts import attack_facts, audit_limits, finite
 from vestige.studies.risk.releases import (
     Choice,
     ReleaseWork,
@@ -228,7 +218,6 @@ class RecordRisk(Declared):
         first = {
             one.number // self.repeats: one for one in results if not one.number % self.repeats
         }
-        device = next(iter(audit.victim.simulator.model.parameters())).device
         settings = dict(audit.settings())
         settings.pop("Further distances", None)
         joint = [f"{len(choice.places)} records"]
@@ -241,19 +230,9 @@ class RecordRisk(Declared):
             f"{self.repeats}, and {self.repeats * self.controls} with another record of its class"
         )
         return RiskFindings(
+            **plan_facts(audit),
             title=self.heading,
-            release=release_words(audit.victim.releases),
-            defense=defense_words(audit.victim.simulator),
-            space=describe_space(audit.prior.space),
-            threat=describe_threat(
-                audit.threat.briefing(audit.victim, audit.batch_size), describe_prior(audit.prior)
-            ),
             seed=about.seed,
-            batch_size=audit.batch_size,
-            decoys=audit.decoy_count,
-            false_positive_rate=audit.false_positive_rate,
-            confidence=audit.confidence,
-            distance=distance_label(audit.distances[0]),
             repeats=self.repeats,
             controls=self.controls,
             releases_planned=len(self.units()),
@@ -274,7 +253,6 @@ class RecordRisk(Declared):
                 "risk.",
             ),
             settings={**settings, "Seed": str(about.seed)},
-            environment=environment(device),
             times=about.times,
         )
 

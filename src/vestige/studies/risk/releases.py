@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -28,6 +29,7 @@ from vestige.studies.audit.evidence import (
     costs_between,
     matched_candidates,
     rank_among,
+    record_and_decoys,
     slot_distances,
 )
 from vestige.studies.audit.trials import AttackStopped, checked, completing, release_of
@@ -225,9 +227,11 @@ class ReleaseWork:
         pool, distance = self.audit.secrets, self.audit.distances[0]
         candidates = capped(found, self.audit.batch_size).candidates
         to_batch = costs_between(distance, candidates, pool.x[batch.holding(place)])
-        own = slot_distances(to_batch, to_batch[:, [batch.slot]], batch.slot)
-        to_decoys = costs_between(distance, candidates, pool.x[list(batch.decoys)])
-        return rank_among(float(own[0]), slot_distances(to_batch, to_decoys, batch.slot))
+        own, others = record_and_decoys(
+            distance, candidates, pool.x[place], pool.x[list(batch.decoys)]
+        )
+        far = slot_distances(to_batch, np.concatenate([own, others], 1), batch.slot)
+        return rank_among(float(far[0]), far[1:])
 
 
 def releases_differ(audit: Audit, choice: Choice, seed: int) -> bool:
