@@ -14,19 +14,16 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
 
 from null_sections.drafts import DECOYS, FALSE_POSITIVE_RATE, NOMINAL, class_world, squared
-from null_sections.null_attacks import Blind, patches
+from null_sections.null_attacks import Blind, blind_audit, patches
 from null_sections.rates import report_rate
 from sheet import Sheet
-from vestige import Audit, Prior, RecordRisk, networks, run
+from vestige import RecordRisk, run
 from vestige.reports.parts import AttackDescription, SpaceDescription, ThreatDescription
 from vestige.reports.report import Report
 from vestige.reports.risk import RecordHits, ReleasedRecord, RiskFindings
 from vestige.studies.judge import report_on
-from vestige.threats import HonestServer
-from vestige.victims import SharedGradient
 
 REPLICATES, WHOLE_RUNS = 1000, 100
 CLASSES, RECORDS, REPEATS, POOL = 4, 16, 20, 40
@@ -161,15 +158,6 @@ def _draft(records: list[tuple[bool, int, int, int]]) -> RiskFindings:
 
 def _whole(number: int) -> Report[RiskFindings, Any]:
     """``run`` on gradients of batches of two; the attack draws grey and does not look at them."""
-    secrets = patches(60, 80_000 + number)
-    network = networks.mlp(secrets.space, hidden=(4,), generator=torch.Generator().manual_seed(5))
-    audit = Audit(
-        SharedGradient(network),
-        secrets,
-        Prior(patches(60, 90_000 + number)),
-        [Blind("grey")],
-        threat=HonestServer(labels=True),
-        batch_size=2,
-        false_positive_rate=FALSE_POSITIVE_RATE,
-    )
+    secrets, prior = patches(60, 80_000 + number), patches(60, 90_000 + number)
+    audit = blind_audit([Blind("grey")], secrets, prior, batch_size=2)
     return run(RecordRisk(audit, records=3, outliers=3, repeats=10), seed=number)

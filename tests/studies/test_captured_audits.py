@@ -8,9 +8,11 @@ import math
 import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
 
 from captured_worlds import Painter, captured, grey, null_world, one_by_one
 from vestige import Records
+from vestige.distances import EmbeddingDistance, SignTolerant, mean_squared_error
 from vestige.errors import BadInput
 from vestige.interfaces import Reconstruction
 from vestige.pages import render
@@ -291,3 +293,96 @@ def test_too_few_records_of_a_class_are_named():
     releases, others = null_world(0, 6, 12)
     with pytest.raises(BadInput, match="9 decoys beside its secret"):
         draw_trials(releases, others, 9, 0)
+
+
+def negatives(releases) -> Painter:
+    """Paints the negative of every record, which a sign-tolerant distance takes for a copy."""
+    return Painter(
+        lambda number, labels: 2 * releases[number].secret.x.mean() - releases[number].secret.x
+    )
+
+
+def first_pixel(records: torch.Tensor) -> torch.Tensor:
+    return records.flatten(1)[:, :1]
+
+
+PIXEL = EmbeddingDistance(first_pixel, name="first pixel")
+THREE = (mean_squared_error, SignTolerant(), PIXEL)
+
+
+def test_a_copy_that_only_a_further_distance_sees_is_demonstrated_by_it(unchecked):
+    releases, others = null_world(3, 12, 30)
+    alone = run(CapturedAudit(releases, others, [negatives(releases)], false_positive_rate=0.1))
+    assert alone.verdict.kind is VerdictKind.NOT_DEMONSTRATED
+    assert alone.findings.attacks[0].further_permutations == ()
+    audit = CapturedAudit(
+        releases, others, [negatives(releases)], false_positive_rate=0.1, distance=THREE
+    )
+    report = run(audit)
+    lead = report.findings.attacks[0]
+    assert report.verdict.kind is VerdictKind.DEMONSTRATED
+    assert report.judgement.distance == "sign-tolerant squared error"
+    assert "joint over three distances" in report.verdict.lede
+    assert lead.permutation == alone.findings.attacks[0].permutation
+    assert [len(one.further_permutations) for one in report.findings.attacks] == [2, 2, 2]
+    assert report.findings.settings["Confidence"] == "95%, joint over 1 attacks × 3 distances"
+    assert judged_again(AuditReport.model_validate_json(report.model_dump_json())) == report
+    assert "sign-tolerant squared error" in render(report)
+    # Every further test is that of an audit with its distance alone, on the same permutations.
+    for place, distance in enumerate(THREE[1:]):
+        other = CapturedAudit(
+            releases, others, [negatives(releases)], false_positive_rate=0.1, distance=distance
+        )
+        assert run(other).findings.attacks[0].permutation == lead.further_permutations[place]
+
+
+def test_levels_of_captured_audits_are_joint_over_distances(unchecked):
+    """p = 2% decides with one distance (2.5%) and not with three (0.83%)."""
+    releases, others = null_world(3, 12, 30)
+    audit = CapturedAudit(
+        releases, others, [negatives(releases)], false_positive_rate=0.1, distance=THREE
+    )
+    found = run(audit).findings
+    lead, *guesses = found.attacks
+    for extreme, kind in ((199, VerdictKind.NOT_DEMONSTRATED), (79, VerdictKind.DEMONSTRATED)):
+        sign, pixel = lead.further_permutations
+        tests = (sign.model_copy(update={"as_extreme": extreme}), pixel)
+        changed = lead.model_copy(update={"further_permutations": tests})
+        judged = judge(found.model_copy(update={"attacks": (changed, *guesses)}))
+        assert judged.verdict.kind is kind
+    one = found.attacks[0].model_copy(update={"further_permutations": ()})
+    with pytest.raises(ValidationError, match="one by each further distance"):
+        found.model_validate(found.model_dump() | {"attacks": (one.model_dump(),)})
+
+
+def test_a_guess_above_chance_by_a_further_distance_makes_the_audit_invalid(unchecked):
+    """Others differ in one pixel, which the mean squared error hardly sees."""
+    releases, others = null_world(5, 24, 30)
+    marked = others.x.clone()
+    marked[:, 0, 0, 0] = 1.0
+    changed = Records(marked, others.y, others.space)
+    sizes = {"false_positive_rate": 0.1, "distance": [mean_squared_error, PIXEL]}
+    report = run(CapturedAudit(releases, changed, [Painter(grey)], **sizes))
+    assert report.verdict.kind is VerdictKind.INVALID
+    assert "without any release" in report.verdict.lede
+
+
+def test_distances_of_captured_audits_are_checked():
+    releases, others = null_world(5, 12, 30)
+    with pytest.raises(BadInput, match="the same name"):
+        CapturedAudit(releases, others, [Painter(grey)], distance=[mean_squared_error] * 2)
+    with pytest.raises(BadInput, match="cannot compare"):
+        CapturedAudit(releases, others, [Painter(grey)], distance=lambda a, b: a @ b)
+
+
+@pytest.mark.slow
+def test_false_alarms_with_three_distances_are_as_rare_as_stated(unchecked):
+    """2.5% nominal: 5 or more of 40 have a probability of 0.3%."""
+    kinds = []
+    for seed in range(2000, 2040):
+        releases, others = null_world(seed, 40, 30)
+        audit = CapturedAudit(
+            releases, others, [Painter(grey)], false_positive_rate=0.1, distance=THREE
+        )
+        kinds.append(run(audit, seed=seed).verdict.kind)
+    assert kinds.count(VerdictKind.DEMONSTRATED) < 5

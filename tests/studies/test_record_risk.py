@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import comb
 
+import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
+from scipy.integrate import quad
+from scipy.optimize import brentq
 
 from vestige import Prior, RecordRisk, load_report, networks, run
+from vestige.bounds.hits import bounds_on_hits
 from vestige.errors import BadInput
 from vestige.interfaces import GradientRelease, Observation, Public, Reconstruction
+from vestige.mechanisms import NonPrivate, PureDP
 from vestige.pages import render
 from vestige.pages.notebook import notebook_html
 from vestige.reports.parts import CheckOutcome, VerdictKind
-from vestige.reports.risk import RiskReport
+from vestige.reports.risk import RecordHits, RiskReport
 from vestige.simulation.dp_sgd import ClippedNoise
 from vestige.statistics.rates import limited_rate
 from vestige.statistics.record_risk import with_and_without
 from vestige.streams import stream
 from vestige.studies.audit.evidence import gather
-from vestige.studies.judge import judged_again
+from vestige.studies.judge import judge, judged_again
 from vestige.studies.risk.judge import judge_risk
 from vestige.studies.risk.releases import draw_batch
 from vestige.studies.study import Study
@@ -279,3 +288,142 @@ def test_equal_secrets_and_small_classes_are_refused():
     few = small_audit([Bright()], victim=noisy(), secrets=draws(33, 1), prior=Prior(draws(60, 2)))
     with pytest.raises(BadInput, match="decoys and a stand-in"):
         run(study(audit=few, records=6, outliers=6), seed=0)
+
+
+def naive_lower(hits: int, trials: int, doubt: float) -> float:
+    """The rate at which so many hits or more have a probability of ``doubt``, by halving."""
+    low, high = 0.0, 1.0
+    for _ in range(80):
+        rate = (low + high) / 2
+        tail = sum(
+            comb(trials, k) * rate**k * (1 - rate) ** (trials - k) for k in range(hits, trials + 1)
+        )
+        low, high = (rate, high) if tail < doubt else (low, rate)
+    return low if hits else 0.0
+
+
+def naive_exposed(found: list[RecordHits], level: float) -> list[bool]:
+    """Fisher's test by counting, and Holm's adjusted p-values."""
+    tests = []
+    for one in found:
+        total, size = one.hits + one.control_hits, one.releases + one.controls
+        ways = sum(
+            comb(one.releases, k) * comb(one.controls, total - k)
+            for k in range(one.hits, min(one.releases, total) + 1)
+        )
+        tests.append(Fraction(ways, comb(size, total)))
+    order = sorted(range(len(tests)), key=lambda n: tests[n])
+    adjusted, highest = [Fraction(0)] * len(tests), Fraction(0)
+    for step, place in enumerate(order):
+        highest = max(highest, (len(tests) - step) * tests[place])
+        adjusted[place] = highest
+    return [float(one) <= level for one in adjusted]
+
+
+def test_the_judgement_is_that_of_a_naive_implementation(leak):
+    """Two attacks, eight records, every limit and every statement; also the ones that tie."""
+    _, report = leak
+    random = np.random.default_rng(6)
+    first = report.findings.attacks[0]
+    tied = exposed_in_all = 0
+    for _ in range(40):
+        records = []
+        for record in report.findings.records[:8]:
+            leaking = random.random() < 0.5
+            hits = tuple(
+                RecordHits(
+                    hits=int(random.integers(9, 13) if leaking else random.integers(0, 5)),
+                    releases=12,
+                    control_hits=int(random.integers(0, 6)),
+                    controls=36,
+                )
+                for _ in range(2)
+            )
+            changes = {"found": hits, "reconstructions": ()}
+            records.append(record.model_copy(update=changes))
+        attacks = (first, first.model_copy(update={"name": "Second"}))
+        update = {"records": tuple(records), "attacks": attacks}
+        judged = judge(report.findings.model_copy(update=update))
+        found = [record.found[place] for place in range(2) for record in records]
+        exposed = naive_exposed(found, 0.025)
+        lowers = [naive_lower(one.hits, 12, 0.05 / 2 / 16) for one in found]
+        uppers = [1 - naive_lower(12 - one.hits, 12, 0.05 / 2 / 16) for one in found]
+        rates = [rate for risk in judged.attacks for rate in risk.rates]
+        assert [rate.exposed for rate in rates] == exposed
+        assert [rate.rate.lower for rate in rates] == pytest.approx(lowers, abs=1e-9)
+        assert [rate.rate.upper for rate in rates] == pytest.approx(uppers, abs=1e-9)
+        worst = []
+        for place, risk in enumerate(judged.attacks):
+            own = [n for n in range(8) if exposed[8 * place + n]]
+            most = max((records[n].found[place].hits for n in own), default=None)
+            ties = [n for n in own if records[n].found[place].hits == most]
+            worst += [(most, n) for n in ties]
+            assert risk.most_exposed == tuple(ties)
+            assert risk.highest == (ties[0] if ties else None)
+            tied += len(ties) > 1
+            drawn = [r.found[place].hits / 12 for r in records if r.group == "random"]
+            average = naive_average(sum(drawn), len(drawn), 0.05 / 2 / 2)
+            assert (risk.average.lower, risk.average.upper) == pytest.approx(average, abs=1e-6)
+        most = max((hits for hits, _ in worst), default=None)
+        assert judged.most_exposed == tuple(sorted({n for hits, n in worst if hits == most}))
+        exposed_in_all += sum(exposed)
+    assert tied > 10
+    assert exposed_in_all > 100
+
+
+def naive_average(hits: float, trials: int, doubt: float) -> tuple[float, float]:
+    """Clopper and Pearson's limits of a number of hits that need not be whole, by integration."""
+
+    def tail(first: float, second: float, rate: float) -> float:
+        def density(p: float) -> float:
+            return p ** (first - 1) * (1 - p) ** (second - 1)
+
+        whole = quad(density, 0, 1)[0]
+        return quad(density, 0, rate)[0] / whole
+
+    def where(first: float, second: float, wanted: float) -> float:
+        return brentq(lambda rate: tail(first, second, rate) - wanted, 1e-9, 1 - 1e-9, xtol=1e-12)
+
+    lower = 0.0 if hits == 0 else where(hits, trials - hits + 1, doubt)
+    upper = 1.0 if hits == trials else where(hits + 1, trials - hits, 1 - doubt)
+    return lower, upper
+
+
+def test_a_report_names_only_records_that_it_has(leak):
+    _, report = leak
+    held = report.model_dump()
+    held["judgement"]["most_exposed"] = (99,)
+    with pytest.raises(ValidationError, match="one of the records"):
+        RiskReport.model_validate(held)
+
+
+@pytest.mark.parametrize(("epsilon", "exceeds"), [(0.01, True), (40.0, False)])
+def test_the_stated_bound_is_beside_the_average(leak, epsilon, exceeds):
+    """It holds for records drawn at random; single ones may exceed it without any release."""
+    _, report = leak
+    assert report.findings.bounds is not None
+    bounds = bounds_on_hits(PureDP(epsilon), 0.1, 9)
+    hits = RecordHits(hits=8, releases=8, control_hits=0, controls=8)
+    records = tuple(
+        record.model_copy(update={"found": (hits,)}) for record in report.findings.records
+    )
+    judged = judge(report.findings.model_copy(update={"bounds": bounds, "records": records}))
+    assert judged.bounds == bounds
+    assert judged.exceeds_bounds is exceeds
+    nothing = bounds_on_hits(NonPrivate("nothing"), 0.1, 9)
+    silent = judge(report.findings.model_copy(update={"bounds": nothing}))
+    assert silent.bounds is None
+    assert not silent.exceeds_bounds
+
+
+def test_reports_without_bounds_and_ties_still_load(leak):
+    _, report = leak
+    held = json.loads(report.model_dump_json())
+    del held["findings"]["bounds"]
+    for name in ("bounds", "exceeds_bounds", "most_exposed"):
+        del held["judgement"][name]
+    del held["judgement"]["attacks"][0]["most_exposed"]
+    loaded = RiskReport.model_validate(held)
+    assert loaded.judgement.bounds is None
+    assert loaded.judgement.most_exposed == ()
+    assert render(loaded)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
 
 import vestige
 from vestige.attacks import DeepLeakage
+from vestige.bounds.hits import bounds_on_hits
 from vestige.errors import BadInput
+from vestige.mechanisms import NonPrivate, PureDP
 from vestige.pages import render
 from vestige.pages.annex.build import annex_of
 from vestige.reports.parts import Rate, VerdictKind
@@ -104,3 +107,22 @@ def test_only_an_audit_is_repeated(audit) -> None:
         Repeated("audit")  # pyright: ignore[reportArgumentType]
     with pytest.raises(BadInput, match="at least 2"):
         Repeated(audit, 1)
+
+
+@pytest.mark.parametrize(("epsilon", "exceeds"), [(0.1, True), (40.0, False)])
+def test_the_stated_bound_is_held_against_every_repetition(report, epsilon, exceeds) -> None:
+    assert report.findings.bounds is not None
+    bounds = bounds_on_hits(PureDP(epsilon), 0.1, 9)
+    name = report.findings.attacks[0]
+    shown = Rate(hits=9, trials=10, lower=0.5, upper=0.99)
+    first, *others = report.findings.runs
+    runs = (first.model_copy(update={"rates": {name: shown}}), *others)
+    judged = judge(report.findings.model_copy(update={"bounds": bounds, "runs": runs}))
+    assert judged.bounds == bounds
+    assert judged.exceeds_bounds is exceeds
+    nothing = bounds_on_hits(NonPrivate("nothing"), 0.1, 9)
+    assert judge(report.findings.model_copy(update={"bounds": nothing})).bounds is None
+    held = json.loads(report.model_dump_json())
+    del held["findings"]["bounds"], held["judgement"]["bounds"]
+    del held["judgement"]["exceeds_bounds"]
+    assert RepeatedReport.model_validate(held).judgement.bounds is None
