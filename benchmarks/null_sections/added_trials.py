@@ -1,7 +1,7 @@
 """Audits to which trials are added after a look, where no attack reads anything.
 
-A plan of 20 or 100 trials is judged as planned, then trials are added four times, up to 400 in
-all, and every report is judged as an extended one. A statement is false if any of the five reports
+A plan of 20 or 50 trials is judged as planned, then trials are added three times, up to 200 in
+all, and every report is judged as an extended one. A statement is false if any of the four reports
 makes it, the first one included. Ranks are those of exchangeable records: one attack, also with a
 claim that is just true, and three attacks by two distances. Ranks go through the code that
 judges. Below them the rates are those of the form before, which gave additions the full level.
@@ -11,7 +11,7 @@ Whole: ``run`` in one folder with 20, 30 and 45 trials.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +35,9 @@ from vestige.reports.report import Report
 from vestige.statistics.rates import limited_rate
 from vestige.studies.judge import report_on
 
-REPLICATES, WHOLE_RUNS, LONGEST = 1000, 100, 400
-PLANS = (20, 100)
-LOOKS = 5
+REPLICATES, WHOLE_RUNS, LONGEST = 1000, 100, 200
+PLANS = (20, 50)
+LOOKS = 4
 WHOLE_SIZES = (20, 30, 45)
 WORLDS = ((1, 1), (3, 2))
 """How many attacks and distances."""
@@ -53,7 +53,7 @@ def measure(sheet: Sheet) -> None:
             _looks(sheet, attacks, distances, planned)
     for planned in PLANS:
         _claims(sheet, planned)
-    whole = [_whole(number) for number in range(WHOLE_RUNS)]
+    whole = [_said(_whole(number)) for number in range(WHOLE_RUNS)]
     _report(sheet, f"added trials, whole runs of {WHOLE_SIZES} trials", whole)
 
 
@@ -69,13 +69,13 @@ def _looks(sheet: Sheet, attacks: int, distances: int, planned: int) -> None:
         ranks = random.integers(1, DECOYS + 2, (attacks, distances, LONGEST))
         same = random.random(LONGEST) < 0.5
         ranks[:, :, same] = ranks[:1, :1, same]
-        audits.append([_judged(ranks[:, :, :size], sizes[:place]) for place, size in _each(sizes)])
+        audits.append(_said(_reports(_findings(ranks), sizes)))
         confidence = 1 - 0.05 / attacks / distances
         hits = (ranks == 1).reshape(-1, LONGEST)
         before += any(
             limited_rate(int(row[:size].sum()), size, confidence, anytime=place > 0).lower
             > FALSE_POSITIVE_RATE
-            for place, size in _each(sizes)
+            for place, size in enumerate(sizes)
             for row in hits
         )
     where = f"added trials, {attacks} × {distances} attacks and distances, from {planned}"
@@ -91,21 +91,21 @@ def _claims(sheet: Sheet, planned: int) -> None:
     for _ in range(REPLICATES):
         ranks = np.where(random.random((1, 1, LONGEST)) < 0.5, 1, 5)
         refuted += any(
-            _judged(ranks[:, :, :size], sizes[:place], claim=0.5).verdict.kind
-            is VerdictKind.CLAIM_REFUTED
-            for place, size in _each(sizes)
+            one.verdict.kind is VerdictKind.CLAIM_REFUTED
+            for one in _reports(_findings(ranks, claim=0.5), sizes)
         )
     where = f"added trials, a claim that is just true, from {planned}"
     report_rate(sheet, f"{where}: CLAIM REFUTED", refuted, REPLICATES, NOMINAL)
 
 
-def _each(sizes: Sequence[int]) -> list[tuple[int, int]]:
-    return list(enumerate(sizes))
+def _said(looks: Iterable[Report[Any, Any]]) -> tuple[bool, bool]:
+    """Whether any look says DEMONSTRATED or more, and whether any shows an ε."""
+    found = [(one.verdict.kind in SAID, _shown(one)) for one in looks]
+    return any(said for said, _ in found), any(shown for _, shown in found)
 
 
-def _report(sheet: Sheet, where: str, audits: Sequence[Sequence[Report[Any, Any]]]) -> None:
-    said = sum(any(one.verdict.kind in SAID for one in looks) for looks in audits)
-    shown = sum(any(_shown(one) for one in looks) for looks in audits)
+def _report(sheet: Sheet, where: str, audits: Sequence[tuple[bool, bool]]) -> None:
+    said, shown = (sum(one[place] for one in audits) for place in range(2))
     report_rate(sheet, f"{where}: DEMONSTRATED at any look", said, len(audits), NOMINAL)
     report_rate(sheet, f"{where}: ε > 0 at any look", shown, len(audits), 2 * NOMINAL)
 
@@ -117,28 +117,30 @@ def _shown(report: Report[Any, Any]) -> bool:
     return max(shown.epsilon, shown.mu) > 0
 
 
-def _judged(
-    ranks: np.ndarray, earlier: Sequence[int], claim: float | None = None
-) -> Report[AuditFindings, Any]:
-    """A report on ranks (attacks, distances, trials) after earlier sizes."""
+def _findings(ranks: np.ndarray, claim: float | None = None) -> AuditFindings:
+    """Findings of ranks (attacks, distances, trials), beside guesses that hit nothing."""
     attacks, distances, trials = ranks.shape
-    names = [f"Blind {number + 1}" for number in range(attacks)]
-    middle = [DECOYS] * trials  # guesses that hit nothing
-    first = {name: ranks[n, 0].tolist() for n, name in enumerate(names)}
-    first |= dict.fromkeys(GUESSES, middle)
-    others = {
-        name: further_outcomes([ranks[n, d].tolist() for d in range(1, distances)])
-        for n, name in enumerate(names)
-    }
-    others |= dict.fromkeys(GUESSES, further_outcomes([middle] * (distances - 1)))
+    names, nothing = [f"Blind {number + 1}" for number in range(attacks)], [DECOYS] * trials
+    rows = {name: ranks[n].tolist() for n, name in enumerate(names)}
+    rows |= dict.fromkeys(GUESSES, [nothing] * distances)
     found = draft(
-        first,
-        {name: [1.0] * trials for name in first},
+        {name: by_distance[0] for name, by_distance in rows.items()},
+        {name: [1.0] * trials for name in rows},
         further=(FURTHER,) * (distances - 1),
-        outcomes=others,
+        outcomes={name: further_outcomes(by_distance[1:]) for name, by_distance in rows.items()},
     )
     stated = None if claim is None else Claim(rate=claim, source="A claim")
-    return report_on(found.model_copy(update={"earlier_trials": tuple(earlier), "claim": stated}))
+    return found.model_copy(update={"claim": stated})
+
+
+def _reports(found: AuditFindings, sizes: Sequence[int]) -> Iterator[Report[AuditFindings, Any]]:
+    """The report at every look."""
+    for place, size in enumerate(sizes):
+        attacks = tuple(
+            one.model_copy(update={"outcomes": one.outcomes[:size]}) for one in found.attacks
+        )
+        held = {"trials_planned": size, "trials_finished": size, "attacks": attacks}
+        yield report_on(found.model_copy(update={**held, "earlier_trials": tuple(sizes[:place])}))
 
 
 def _whole(number: int) -> list[Report[AuditFindings, Any]]:
