@@ -38,6 +38,7 @@ from vestige.reports.shown import shown_sentence
 
 NOT_DECLARED = "not declared"
 NOT_SHOWN = "not computed in this report"
+NOT_SURE = "Not at all: a check failed or the run was stopped"
 OTHERS = ("Attribute inference", "Exfiltration", "Regurgitation", "Model inversion")
 LIMITS = (
     (
@@ -70,7 +71,7 @@ NEXT = {
     VerdictKind.NOT_DEMONSTRATED: "State the rate you tolerate and compare it with the upper "
     "limit; decide whether these attacks are all the means likely to be used.",
     VerdictKind.INVALID: "Nothing can be cited: fix what failed and run it again.",
-    VerdictKind.CANDIDATES: "Run an audit with known records: a decision needs a rate.",
+    VerdictKind.CANDIDATES: "A decision needs a rate, and candidates have none.",
 }
 
 
@@ -263,8 +264,10 @@ def core_time(seconds: float) -> str:
 
 def _answers(report: Report[Any, Any], facts: Facts) -> tuple[Fact, ...]:
     """Seven questions of those who decide, each in a line or two."""
-    who = " ".join(threat.who for _, threat in facts.threats)
+    several = len(facts.threats) > 1
+    who = " ".join(f"{n}: {threat.who}" if several else threat.who for n, threat in facts.threats)
     sure = "; ".join(filter(None, (facts.sure, facts.enough.doubt)))
+    sure = NOT_SURE if is_invalid(report) else sure
     decide = " ".join(
         filter(None, ("Release, revise or refuse.", facts.enough.advice, NEXT[report.verdict.kind]))
     )

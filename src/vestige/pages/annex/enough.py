@@ -83,7 +83,7 @@ def rate_shown(value: float, limits: Limits, chance: float, start: int = 1) -> i
         return None
     # Fewer hits give lower limits, so no number below that of hits that are not rounded passes.
     first = smallest(lambda n: limits(value * n, n)[0] > chance, start)
-    several = () if first is None else range(first, first + math.ceil(1 / value) + 1)
+    several = () if first is None else range(first, 2 * first + math.ceil(10 / value))
     return next((n for n in several if limits(math.floor(value * n + SLACK), n)[0] > chance), first)
 
 
@@ -117,7 +117,8 @@ def enough_trials(
             hopeless=True,
         )
     spoken = numbers.limits(rate.lower, rate.upper)
-    needed = None if shown else rate_shown(rate.value, limits, chance, rate.trials)
+    doubted = not shown and rate.lower <= chance
+    needed = rate_shown(rate.value, limits, chance, rate.trials) if doubted else None
     if needed is not None:
         return Enough(
             f"the limits, {spoken}, include chance ({numbers.share(chance)})",
@@ -151,6 +152,10 @@ def audit_enough(report: AuditReport) -> Enough:
     found = report.findings
     best = strongest(found, report.judgement.rates)
     rate = None if best is None else report.judgement.rates_of(best).rate
+    if found.trials_finished == 1:
+        needed = limits_narrow(0.5, audit_limits(found))
+        advice = f"Run about {numbers.plural(needed, 'trial')} for limits 20 points apart."
+        return Enough("one trial is a picture, not a rate", advice if needed else "")
     if rate is None or not rate.trials:
         return NOTHING_MISSING
     shown = report.verdict.kind in (VerdictKind.DEMONSTRATED, VerdictKind.CLAIM_REFUTED)
@@ -164,7 +169,11 @@ def inversion_enough(report: InversionReport) -> Enough:
     needed = limits_narrow(0.5, _clopper_pearson(report.findings.confidence))
     if needed is None:
         return NOTHING_MISSING
-    return Enough("", f"{numbers.plural(needed, 'trial')} give limits about 20 points apart.")
+    return Enough(
+        "",
+        f"Run an audit with known records: about {numbers.plural(needed, 'trial')} give limits 20 "
+        "points apart.",
+    )
 
 
 def head_enough(report: HeadReport) -> Enough:

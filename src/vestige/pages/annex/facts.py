@@ -122,7 +122,8 @@ def audit_facts(report: AuditReport) -> Facts:
         maximum=NO_FIGURE if is_invalid(report) else ONE_TRIAL_EACH,
         sure=f"{numbers.share(found.confidence)} confidence, jointly over "
         f"{numbers.plural(len(attacks), 'attack')}; "
-        f"{numbers.plural(found.trials_finished, 'trial')}, each with another secret",
+        f"{numbers.plural(found.trials_finished, 'trial')}"
+        + (", each with another secret" if found.trials_finished > 1 else ""),
         theory=" ".join(filter(None, (bound_words(theory), _shown_words(report)))),
         mechanism="" if theory is None else theory.mechanism,
         bounded=bounded,
@@ -240,6 +241,9 @@ def head_facts(report: HeadReport) -> Facts:
     least = (
         "" if lower is None else f", at least {numbers.at_least(lower, rates.false_positive_rate)}"
     )
+    upper = best.operating_point.upper
+    if upper is not None and not rates.exceeds(best):
+        least += f", at most {numbers.at_most(upper)}"
     exposed = [one for one in rates.classes if one.shown]
     drawings = best.true_positives.trials
     matched = round(best.operating_point.true_positive_rate * drawings)

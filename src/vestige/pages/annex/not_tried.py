@@ -13,7 +13,7 @@ from vestige.reports.comparison_words import joined
 from vestige.reports.parts import AttackDescription
 
 OTHER_ATTACKERS = {
-    "training server": "a malicious server, which changes the model",
+    "training server": "a malicious server that changes the model",
     "malicious server": "other changes of the model by the server",
     "weak adversary": "an attacker who knows all other training records",
     "informed adversary": "an attacker who does not know the other training records",
@@ -66,14 +66,12 @@ def budget_words(attacks: Iterable[AttackDescription]) -> str:
     return "longer runs of the attacks"
 
 
-def not_tried(
-    attackers: Iterable[str], attacks: Sequence[str], *others: str, classes: bool = True
-) -> str:
-    """One or two sentences: attackers, attacks by name, and whatever else, in this order."""
+def not_tried(attackers: Iterable[str], attacks: Sequence[str], *others: str) -> str:
+    """What did not run: other attackers, attacks by name, whatever else, and other classes."""
     near = [OTHER_ATTACKERS[one] for one in dict.fromkeys(attackers) if one in OTHER_ATTACKERS]
-    said = [*(near or ["attackers who are told more"]), *attacks, *(one for one in others if one)]
-    first = joined(said)
-    return f"{first[:1].upper()}{first[1:]}.{f' {OTHER_CLASSES}' if classes else ''}"
+    said = [*(near or ["attackers who are told more"]), joined(attacks), *others]
+    first = "; ".join(one for one in said if one)
+    return f"{first[:1].upper()}{first[1:]}. {OTHER_CLASSES}"
 
 
 def defense_left(defense: str) -> str:

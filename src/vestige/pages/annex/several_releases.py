@@ -164,7 +164,7 @@ def repeated_facts(report: RepeatedReport) -> Facts:
         not_tried=not_tried(
             (found.threat.attacker,),
             attacks_left(found.release, found.space.kind, found.attacks),
-            "other models, secrets and priors, which all seeds share",
+            "other models, pools of secrets and priors (all seeds share them)",
             defense_left(found.defense),
         ),
         enough=NOTHING_MISSING if is_invalid(report) else enough.repeated_enough(report),

@@ -45,7 +45,7 @@ def noise_facts(report: NoiseReport) -> Facts:
         average=NO_FIGURE
         if is_invalid(report)
         else f"With the least noise {numbers.some_of(best.hits, best.trials, 'picture')} "
-        f"came out nearest to their own secret: at least {numbers.at_least(best.lower)}. "
+        f"came out nearest to their own secret: {numbers.limits(best.lower, best.upper)}. "
         f"{hidden_words(found)}",
         maximum=NO_FIGURE
         if is_invalid(report)
@@ -56,7 +56,7 @@ def noise_facts(report: NoiseReport) -> Facts:
             (),
             (),
             "a prior closer to the data",
-            "several steps about one image, which ε counts and the pictures do not",
+            "several steps about one image (ε counts them, the pictures do not)",
             "an honest server's network",
             "defences other than this noise",
         ),
@@ -104,7 +104,8 @@ def comparison_facts(report: ComparisonReport) -> Facts:
         ),
         enough=NOTHING_MISSING if is_invalid(report) else enough.comparison_enough(report),
         theory=f"A guarantee holds under {numbers.count(len(guaranteed))} of "
-        f"{numbers.plural(len(found.points), 'setting')}; the others have none. "
+        f"{numbers.plural(len(found.points), 'setting')} ({joined(guaranteed[:MOST_NAMED])}); the "
+        "others have none. What it allows is in point 5. "
         "Choosing among private trainings spends more than one of them."
         if guaranteed
         else "No setting here has a guarantee: whatever lies above the measured rates is open.",

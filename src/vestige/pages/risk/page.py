@@ -126,7 +126,7 @@ def heading(cards: Sequence[Card]) -> str:
     """What the records of the first screen are: at the highest risk only if one is exposed."""
     if any(card.exposed for card in cards):
         return "The records at the highest risk"
-    return "Records with the most hits: none was shown to be exposed"
+    return "Records with the highest lower limits: none was shown to be exposed"
 
 
 def record_table(found: RiskFindings, lead: AttackRisk) -> Table:

@@ -183,6 +183,13 @@ def rehearsal_sentence(findings: InversionFindings, attack: str) -> str:
     errors = [one.error for one in alike if one.error is not None]
     middle = distance(statistics.median(errors)) if errors else "none"
     guess = distance(statistics.median(one.guess_error for one in alike))
+    if single:
+        same = f"was {match.value} under the same attack" if told else "was attacked alike"
+        return (
+            f"One simulated release of prior records {same} and {'came' if close else 'did not come'} "
+            f"back within half the class mean's error (error {middle}, class mean {guess}); one "
+            "rehearsal shows no rate."
+        )
     were = "was" if len(alike) == 1 else "were"
     same = (
         f"{len(alike)} {were} {match.value} under the same attack, and"
