@@ -196,7 +196,7 @@ def test_a_folder_without_runs_is_one_sentence(base, monkeypatch, capsys):
 
 @pytest.mark.parametrize("folder", [3, None, b"runs", ["runs"]])
 def test_what_is_no_path_is_refused(folder):
-    with pytest.raises(BadInput, match="give the path of a folder"):
+    with pytest.raises(BadInput, match="give the path of a file or folder"):
         frame(folder)
 
 

@@ -15,10 +15,12 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from vestige.errors import BadInput, brief
 from vestige.files import explain_errors, make_folder, write_atomically
 from vestige.printable import clean_text
 from vestige.reports.parts import Picture
 from vestige.reports.report import Report
+from vestige.runs.paths import given_path
 
 FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 """How a text begins that a spreadsheet may run; the last four are read as the first four."""
@@ -112,7 +114,9 @@ def as_text(value: object) -> object:
 
 def write_tables(report: Report[Any, Any], folder: str | Path) -> list[Path]:
     """Write every table of a report as a private CSV file; return their paths."""
-    base = Path(folder)
+    base = given_path(folder, "The folder of the tables")
+    if not isinstance(report, Report):
+        raise BadInput(f"Tables are made of a report, not of {brief(report)}.")
     with explain_errors(base):
         make_folder(base)
         return list(_written(report, base))

@@ -234,7 +234,11 @@ def _same_study(old: Path, new: Path) -> bool:
 def _audit(path: str | Path) -> AuditReport:
     report = load_report(path)
     if not isinstance(report, AuditReport):
-        raise BadInput(f"{path} holds a {report.kind}: vestige diff compares two audits.")
+        raise BadInput(
+            f"{path} holds another kind, {report.kind}: vestige diff compares two audits."
+        )
+            f"{path} holds another kind, {report.kind}: vestige diff compares two audits."
+        )
     if report.findings.failure is not None:
         raise BadInput(f"{path} holds an audit that was stopped: rerun its command to finish it.")
     if report.findings.smallest_pool is not None:

@@ -22,6 +22,7 @@ from vestige.pages import templates
 from vestige.pages.shell import STAMPS, Stamp
 from vestige.reports import numbers
 from vestige.reports.parts import VerdictKind
+from vestige.runs.paths import given_path
 from vestige.runs.summaries import DAMAGED, UNFINISHED, RunSummary, summaries
 
 INDEX = "index.html"
@@ -138,7 +139,7 @@ def write_index(
         raise NotFound(
             f"{base} holds no run, so no list was written: give the folder above your runs."
         )
-    path = base / INDEX if out is None else Path(out)
+    path = base / INDEX if out is None else given_path(out, "The page of the list")
     if path.parent.resolve() != base.resolve():
         runs = [replace(run, page=False) for run in runs]
     save(path, render_index(runs, titles=titles).encode())

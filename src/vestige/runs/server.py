@@ -20,8 +20,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+from vestige.choices import check_whole
 from vestige.errors import BadInput, NotFound, extra
 from vestige.runs.index_page import render_index, render_rows
+from vestige.runs.paths import given_path
 from vestige.runs.summaries import RunSummary, newest_first, run_folders, summarize
 from vestige.studies.run_digests import PAGE
 
@@ -181,8 +183,9 @@ class RunServer:
             import uvicorn
         except ImportError as error:
             raise NotFound(f"vestige view needs starlette and uvicorn: {extra('view')}.") from error
-        base = Path(folder)
-        if not base.is_dir():
+        base = given_path(folder, "The folder of runs")
+        check_whole("port of the server", port, 0)
+        if not os.path.isdir(base):
             raise NotFound(f"{base} is no folder: give a folder with runs below it.")
         self.token = secrets.token_urlsafe(24)
         self._socket = _bound(port)

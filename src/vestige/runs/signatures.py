@@ -7,6 +7,7 @@ of an e-mail or a commit. Nothing cryptographic is written here.
 from __future__ import annotations
 
 import base64
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -14,6 +15,7 @@ from pathlib import Path
 from vestige.errors import BadInput, NotFound, VestigeError, brief
 from vestige.files import explain_errors, read_document, save
 from vestige.printable import clean_text
+from vestige.runs.paths import given_path
 from vestige.runs.rederivation import Comparison
 from vestige.studies.run_digests import DIGESTS, SIGNATURE, write_digests
 
@@ -31,9 +33,9 @@ def sign(folder: str | Path, key: str | Path) -> Path:
     """
     from vestige.runs.verification import verify
 
-    folder, key = Path(folder), Path(key)
+    folder, key = given_path(folder, "The run folder"), given_path(key, "The key")
     program = _program()
-    if not key.is_file():
+    if not os.path.isfile(key):
         raise NotFound(f"{key} does not exist: give your ssh key, made by 'ssh-keygen -t ed25519'.")
     found = verify(folder)
     if not found.verified:
@@ -50,11 +52,13 @@ def sign(folder: str | Path, key: str | Path) -> Path:
 
 def check_signature(folder: str | Path, allowed_signers: str | Path, identity: str) -> Comparison:
     """Whether an allowed signer of this name signed the digests of a run (ssh-keygen(1))."""
-    folder, allowed = Path(folder), Path(allowed_signers)
+    folder = given_path(folder, "The run folder")
+    allowed = given_path(allowed_signers, "The file of allowed signers")
     program = _program()
-    if not allowed.is_file():
+    if not os.path.isfile(allowed):
         raise NotFound(f"{allowed} does not exist: give a file of allowed signers (ssh-keygen(1)).")
-    if not identity or identity.startswith("-") or any(c in identity for c in "*?!,\n"):
+    sound = isinstance(identity, str) and identity and not identity.startswith("-")
+    if not sound or any(c in identity for c in "*?!,\n\0"):
         raise BadInput(f"The identity is {brief(identity)}: give a name of the file of signers.")
     signature = folder / SIGNATURE
     if not signature.is_file() or signature.is_symlink():

@@ -15,7 +15,7 @@ from functools import singledispatch
 from pathlib import Path
 from typing import Any
 
-from vestige.errors import BadInput, NotFound, VestigeError, brief
+from vestige.errors import BadInput, NotFound, VestigeError
 from vestige.files import read_document
 from vestige.printable import clean_text
 from vestige.reports.audit import AuditReport
@@ -28,6 +28,7 @@ from vestige.reports.redacted_texts import is_digest
 from vestige.reports.repeated import RepeatedReport, spread
 from vestige.reports.report import Findings, Report
 from vestige.reports.risk import RiskReport
+from vestige.runs.paths import given_path
 from vestige.statistics.audit_rates import strongest
 from vestige.studies.run_digests import PAGE, UNIT
 
@@ -223,9 +224,7 @@ def _repeated(report: RepeatedReport) -> Measure:
 
 def run_folders(folder: str | Path) -> list[str]:
     """Folders of runs below a folder, relative to it, in order; links are not followed."""
-    if not isinstance(folder, (str, Path)):
-        raise BadInput(f"The folder of runs is {brief(folder)}: give the path of a folder.")
-    base = Path(folder)
+    base = given_path(folder, "The folder of runs")
     if not os.path.isdir(base):
         raise NotFound(f"{base} is no folder: give a folder with runs below it.")
     found = []

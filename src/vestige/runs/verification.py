@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from vestige import __version__
-from vestige.errors import NotFound, VestigeError, first_line
+from vestige.errors import BadInput, NotFound, VestigeError, brief, first_line
 from vestige.files import read_document
 from vestige.pages import render
 from vestige.pages.saving import REDACTED_MARK
@@ -24,6 +24,7 @@ from vestige.reports.numbers import plural
 from vestige.reports.parts import spoken
 from vestige.reports.report import Report
 from vestige.runs.annex_files import ANNEX, compare_annex
+from vestige.runs.paths import given_path
 from vestige.runs.rederivation import Comparison, checked_comparison, from_plan
 from vestige.studies.judge import judged_again
 from vestige.studies.run_digests import (
@@ -37,6 +38,7 @@ from vestige.studies.run_digests import (
     read_digests,
 )
 from vestige.studies.store import RunFolder
+from vestige.studies.study import Study
 from vestige.studies.unit_files import UnitResult
 
 _KNOWN = {*DOCUMENTS, DIGESTS, SIGNATURE, PAGE, *ANNEX, "lock", "units"}
@@ -69,7 +71,9 @@ class Verification:
 
 def verify(folder: str | Path, *, plan: Any = None) -> Verification:
     """Verify a run folder; ``plan`` is the study, where all findings are to be computed again."""
-    path = Path(folder)
+    path = given_path(folder, "The run folder")
+    if plan is not None and (isinstance(plan, type) or not isinstance(plan, Study)):
+        raise BadInput(f"plan is {brief(plan)}: give the study of the run, such as an Audit.")
     if not os.path.isdir(path):
         raise NotFound(f"{path} is no folder: give the folder of a run.")
     if not any(os.path.lexists(path / name) for name in (*DOCUMENTS, DIGESTS, "units")):
