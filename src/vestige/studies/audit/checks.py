@@ -267,10 +267,13 @@ def preflight_checks(audit: Audit, seed: int) -> tuple[Check, ...]:
             )
     informed = isinstance(simulator, InformedSimulator)
     parts = "Secrets, prior and known" if informed else "Secrets and prior"
+    alike = "its secret's label"
+    if isinstance(audit.secrets.space, TextSpace):
+        alike += " and a similar length"
     checks.append(
         Check.passed(
             f"{parts} share no record (by content hash). Every decoy comes from "
-            "the secrets' pool, has its secret's label, and is seen by no attacker.",
+            f"the secrets' pool, has {alike}, and is seen by no attacker.",
         )
     )
     return tuple(checks)

@@ -28,7 +28,7 @@ from vestige.interfaces import Reconstruction
 from vestige.records import Prior, Records, TextSpace
 from vestige.reports.audit import FurtherOutcome, Outcome
 from vestige.statistics.rates import NOTHING
-from vestige.studies.audit.texts import text_measures
+from vestige.studies.audit.texts import length_bands, text_measures
 from vestige.studies.report_parts import finite, rehearsed_hits
 
 PSNR_FLOOR = 1e-20
@@ -66,25 +66,15 @@ def draw_decoys(pool: Records, audited: int, count: int, *, generator: torch.Gen
 def length_band(pool: Records, audited: int, least: int) -> Tensor:
     """Which texts of a pool (n,) have the class of an audited one and a length of its band.
 
-    The lengths of a class are cut into bands of neighbouring lengths with at least ``least`` texts
-    each; the last band takes what is left. Bands depend on the pool alone, not on which of its
-    texts is audited, so a text and its decoys are exchangeable.
+    Bands are those of :func:`length_bands`, with at least ``least`` texts each.
     """
-    assert isinstance(pool.space, TextSpace)
     same = pool.y.cpu() == pool.y[audited].cpu()
-    places = torch.arange(1, pool.space.length + 1)
-    lengths = ((pool.x.cpu().round() != pool.space.padding) * places).amax(1)
-    counts = torch.bincount(lengths[same], minlength=pool.space.length + 1).tolist()
-    starts, held = [0], 0
-    for length, count in enumerate(counts):
-        if held >= least:
-            starts.append(length)
-            held = 0
-        held += count
-    if held < least and len(starts) > 1:
-        starts.pop()
-    band = torch.bucketize(lengths, torch.tensor(starts), right=True)
-    return same & (band == band[audited])
+    places = torch.nonzero(same).flatten()
+    bands = length_bands(pool[places], least)
+    own = bands[int((places == audited).nonzero())]
+    found = torch.zeros_like(same)
+    found[places[bands == own]] = True
+    return found
 
 
 def assign(costs: np.ndarray) -> np.ndarray:

@@ -5,7 +5,8 @@ the order in which a training made them; its owner says which records were behin
 other records might have been. One trial is one release: one of its records, at random and never
 one that another trial has audited, is compared with decoys of its class.
 
-Audited records and other records are one pool, class by class, and decoys are drawn from all of it
+Audited records and other records are one pool, class by class (texts: class and band of lengths by
+``length_bands``), and decoys are drawn from all of it
 but the audited record itself and records that are in the same batch. The verdict is that of a
 permutation test over which record of the pool is behind which release (``permutation_tests``).
 Limits of rates are those of Clopper and Pearson with the design effect of a finite pool
@@ -36,7 +37,7 @@ from vestige.distances import (
 from vestige.errors import BadInput
 from vestige.interfaces import Attack
 from vestige.printable import clean_text
-from vestige.records import Records
+from vestige.records import Records, TextSpace
 from vestige.reports.audit import AttackFindings, AuditFindings
 from vestige.reports.numbers import share
 from vestige.reports.parts import Check, CheckOutcome, ThreatDescription
@@ -314,9 +315,12 @@ def replay_checks(releases: Sequence[KnownRelease]) -> tuple[Check, ...]:
             "recomputed from their batches, in direction and length.",
         )
         checks.insert(0, agree)
+    alike = "its secret's label"
+    if isinstance(releases[0].secret.space, TextSpace):
+        alike += " and a similar length"
     separate = Check.passed(
         "Batches, other records and prior share no record (by content hash). Every decoy "
-        "is another record or the audited record of another release, and has its secret's label. "
+        f"is another record or the audited record of another release, and has {alike}. "
         "That chance decided which records are behind which release is the owner's word; guesses "
         "test it.",
     )

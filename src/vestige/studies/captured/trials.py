@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,10 +12,11 @@ from torch import Tensor
 from vestige.distances import Distance
 from vestige.errors import BadInput
 from vestige.interfaces import Attack, Observation, Public
-from vestige.records import Records
+from vestige.records import Records, TextSpace
 from vestige.reports.audit import DisjointRanks
 from vestige.statistics.permutation_tests import ClassPool
 from vestige.streams import stream
+from vestige.studies.audit.texts import length_bands
 from vestige.studies.audit.trial_files import trial_bytes
 from vestige.studies.audit.trials import Draw, attacked, prepare_attacks
 
@@ -55,7 +56,9 @@ class TrialPlan:
     """All trials, and class by class their numbers and which audited records share a batch.
 
     ``shared`` (n, n) of a class with n trials says in row t which audited records of others are
-    also in the batch of trial t.
+    also in the batch of trial t. Texts are compared with texts of their class and of a similar
+    length, as in an ``Audit``: each band of lengths of a class is one of ``classes`` then, and key
+    k is band k // c of class k % c where there are c classes.
     """
 
     trials: tuple[CapturedTrial, ...]
@@ -126,30 +129,51 @@ def draw_trials(
     keys = [prints[number][slot] for number, slot in enumerate(slots)]
     audited_keys = set(keys)
     labels = [int(r.secret.y[slot]) for r, slot in zip(releases, slots)]
-    classes = {
-        label: tuple(number for number, other in enumerate(labels) if other == label)
-        for label in sorted(set(labels))
-    }
-    shared, trials = {}, {}
-    for label, numbers in classes.items():
+    shared, trials, classes = {}, {}, {}
+    for key, numbers, pool in _pools(releases, slots, labels, others, decoys, prints):
+        classes[key] = numbers
         held = np.array([[keys[i] in prints[t] for i in numbers] for t in numbers])
-        shared[label] = held & ~np.eye(len(numbers), dtype=bool)
-        audited = torch.stack([releases[n].secret.x[slots[n]].to(others.x) for n in numbers])
-        pool = Records(
-            torch.cat([audited, others.x[others.y == label]]),
-            torch.full((len(numbers) + int((others.y == label).sum()),), label),
-            others.space,
-        )
+        shared[key] = held & ~np.eye(len(numbers), dtype=bool)
         for place, number in enumerate(numbers):
-            others_audit = {s for s, key in enumerate(prints[number]) if key in audited_keys}
+            others_audit = {s for s, one in enumerate(prints[number]) if one in audited_keys}
             trials[number] = CapturedTrial(
                 releases[number],
                 slots[number],
                 frozenset(others_audit - {slots[number]}),
-                pool[_decoys(pool, place, shared[label][place], decoys, worlds[number])],
+                pool[_decoys(pool, place, shared[key][place], decoys, worlds[number])],
                 pool,
             )
     return TrialPlan(tuple(trials[n] for n in range(len(releases))), classes, shared)
+
+
+def _pools(
+    releases: Sequence[KnownRelease],
+    slots: Sequence[int],
+    labels: Sequence[int],
+    others: Records,
+    decoys: int,
+    prints: Sequence[tuple[str, ...]],
+) -> Iterator[tuple[int, tuple[int, ...], Records]]:
+    """Key, trials and pool of every class, or of every band of lengths of a class of texts.
+
+    A pool begins with the audited records of its trials in their order. A band holds enough texts
+    for the decoys of any trial, after those that share its batch are left out.
+    """
+    for label in sorted(set(labels)):
+        numbers = tuple(number for number, other in enumerate(labels) if other == label)
+        audited = torch.stack([releases[n].secret.x[slots[n]].to(others.x) for n in numbers])
+        same = others.x[others.y == label]
+        whole = torch.full((len(numbers) + len(same),), label)
+        pool = Records(torch.cat([audited, same]), whole, others.space)
+        if not isinstance(others.space, TextSpace):
+            yield label, numbers, pool
+            continue
+        mates = max(len(prints[number]) for number in numbers) - 1
+        bands = length_bands(pool, decoys + 1 + min(mates, len(numbers) - 1))
+        for band in sorted(set(bands[: len(numbers)].tolist())):
+            chosen = torch.nonzero(bands == band).flatten()
+            own = tuple(numbers[place] for place in chosen.tolist() if place < len(numbers))
+            yield label + others.classes * band, own, pool[chosen]
 
 
 def _audited_slots(
