@@ -23,6 +23,7 @@ from vestige.reports.parts import CheckOutcome, VerdictKind
 from vestige.streams import stream
 from vestige.studies.audit.evidence import draw_decoys, gather, length_band
 from vestige.studies.inversion.plan import invert
+from vestige.studies.inversion.rehearsals import _guess_error
 from vestige.threats import HonestServer
 from vestige.victims import FederatedUpdate, LocalTraining, Normalization, SharedGradient
 
@@ -270,8 +271,26 @@ def test_a_captured_gradient_of_texts_is_inverted():
     first = [one for one in report.findings.candidates if one.attack == "Span inversion"]
     drawn = sorted("".join(one.picture.words) for one in first)
     assert drawn == sorted(" ".join(map(str, SPACE.tokens(row))) for row in batch.x)
-    with pytest.raises(BadInput, match="squared errors"):
-        invert(observation, public, rehearsals=2)
+
+
+@pytest.mark.parametrize("task", ["classification", "language modelling"])
+def test_rehearsals_of_texts_count_wrong_tokens(task):
+    """What came back of simulated releases is measured by tokens, as a naive count has it."""
+    batch = texts(1, 4)
+    public, observation = observed(victim(task), batch)
+    report = invert(observation, public, [SpanInversion()], samples=1, rehearsals=3)
+    rehearsed = report.findings.rehearsals
+    assert len(rehearsed) == 3
+    for one in rehearsed:
+        assert one.error == 0.0  # span inversion reads them all
+        assert 0.5 < one.guess_error <= 1.0
+    assert "3 of these came back" in report.verdict.lede
+    assert "wrong tokens" in report.verdict.lede
+    prior = public.prior
+    means = [prior.mean(int(label)).int().tolist() for label in batch.y]
+    pairs = zip(means, batch.x.int().tolist())
+    naive = sum(naive_distance(one, other) for one, other in pairs) / len(batch)
+    assert _guess_error(prior, batch) == pytest.approx(naive)
 
 
 def test_a_reconstruction_of_other_texts_hides_the_secrets_in_a_repr():

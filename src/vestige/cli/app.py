@@ -217,7 +217,11 @@ def invert(
         str, typer.Option(help="Names of the model's outputs in their order: cat,dog,ship.")
     ] = "",
     prior: Annotated[
-        str, typer.Option(help="Records of the same kind: a dataset's name, a folder or .npz file.")
+        str,
+        typer.Option(
+            help="Records of the same kind: a dataset's name, a folder, an .npz file, or a .txt, "
+            ".csv or .jsonl file of texts."
+        ),
     ] = "",
     batch_size: Annotated[
         int | None,

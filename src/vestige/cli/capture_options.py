@@ -11,7 +11,7 @@ import torch
 
 from vestige.archive import load_captured
 from vestige.cli.prior_records import is_folder, prior_records, with_model_classes
-from vestige.cli.text_options import text_space
+from vestige.cli.text_options import text_prior, text_space
 from vestige.cli.user_code import load_model
 from vestige.errors import BadInput
 from vestige.files.memory import refuse_memory
@@ -156,10 +156,11 @@ class Capture:
         release = type(self.held.release)
         simulator = self._simulator()
         if self.prior and self._texts:
-            raise BadInput(
-                "A prior of texts is given in Python, with vestige.invert: leave --prior out."
-            )
-        if self.prior:
+            space = self._space(simulator)
+            assert isinstance(space, TextSpace)
+            self._check_fit(simulator, space)
+            prior = Prior(text_prior(self.prior, space, simulator.model))
+        elif self.prior:
             prior = Prior(self._prior_records(simulator))
         else:
             space = self._space(simulator)

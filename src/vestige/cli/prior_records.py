@@ -11,6 +11,7 @@ import torch
 
 from vestige.datasets.named import load, names
 from vestige.datasets.own import from_folder, from_npz
+from vestige.datasets.text_files import SUFFIXES
 from vestige.errors import BadInput, NotFound
 from vestige.records import Records
 
@@ -27,6 +28,11 @@ def prior_records(prior: str, size: tuple[int, int] | None) -> Records:
     """The records of a dataset, an npz file, or a folder of pictures, which may be resized."""
     if prior not in names() and Path(prior).suffix == ".npz":
         return from_npz(Path(prior))
+    if prior not in names() and Path(prior).suffix in SUFFIXES:
+        raise BadInput(
+            f"{prior} holds texts: give --tokenizer tokenizer.json and --length, the most tokens "
+            "of a text, beside it."
+        )
     if is_folder(prior):
         return from_folder(Path(prior), size=size)
     try:

@@ -1,15 +1,19 @@
-"""Texts on the command line: what a record looks like, from the model and a tokenizer's file."""
+"""Texts on the command line: what a record looks like, and the texts that --prior names."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
+from vestige.datasets.notes import CLASSES, written_notes
+from vestige.datasets.text_files import SUFFIXES, read_texts
+from vestige.datasets.texts import token_rows
 from vestige.datasets.token_words import MOST_JSON, vocabulary_of
 from vestige.errors import BadInput, NotFound
-from vestige.networks.token_model import TokenModel
-from vestige.records import TextSpace
+from vestige.networks.token_model import TokenModel, predicts_tokens
+from vestige.records import Records, TextSpace
 
 
 def text_space(
@@ -35,6 +39,48 @@ def text_space(
         )
     names = class_names if model.task == "classification" else ("text",)
     return TextSpace(length, max(rows), names, model.padding, tokenizer=text)
+
+
+def text_prior(prior: str, space: TextSpace, model: nn.Module) -> Records:
+    """The texts that --prior names, as tokens of the model: a file of texts, or the notes."""
+    if not space.tokenizer:
+        raise BadInput(
+            "A prior of texts needs the tokenizer of the model: give --tokenizer tokenizer.json, "
+            "or leave --prior out."
+        )
+    if prior == "notes":
+        texts, numbers = written_notes()
+        labels = [CLASSES[number] for number in numbers]
+    elif Path(prior).suffix in SUFFIXES:
+        texts, labels = read_texts(Path(prior))
+    else:
+        raise BadInput(
+            f"--prior {prior} is no file of texts: give a .txt with one text on each line, a .csv "
+            "with a column 'text', a .jsonl with a field 'text', or notes."
+        )
+    if predicts_tokens(model):
+        numbers = torch.zeros(len(texts), dtype=torch.int64)
+    else:
+        numbers = _numbered(labels, space.class_names, prior)
+    return Records(token_rows(texts, space), numbers, space)
+
+
+def _numbered(labels: list[str] | None, names: tuple[str, ...], prior: str) -> Tensor:
+    """Labels as numbers of the model's outputs, from names or numbers."""
+    if labels is None:
+        raise BadInput(
+            f"The model is a classifier and {prior} has no labels: give a .csv or .jsonl with a "
+            "column 'label'."
+        )
+    known = {str(number): number for number in range(len(names))}
+    known |= {name: number for number, name in enumerate(names)}
+    missing = next((label for label in labels if label not in known), None)
+    if missing is not None:
+        raise BadInput(
+            f"The label {missing!r} of {prior} is none of the model's {len(names)} classes: name "
+            "its outputs in their order with --class-names A,B,…."
+        )
+    return torch.tensor([known[label] for label in labels])
 
 
 def _content(path: Path) -> str:

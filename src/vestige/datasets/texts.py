@@ -75,6 +75,20 @@ def from_texts(
     return Records(padded_rows(rows, space), numbers, space)
 
 
+def token_rows(texts: Sequence[str], space: TextSpace) -> Tensor:
+    """Texts as records (n, length) of a space that has a tokenizer."""
+    if not space.tokenizer:
+        raise BadInput("Texts become tokens by the model's tokenizer: give it with the space.")
+    made = _copied(space.tokenizer)
+    rows = [encoding.ids for encoding in made.encode_batch(list(texts))]
+    if any(number >= space.vocabulary for row in rows for number in row):
+        raise BadInput(
+            f"The tokenizer makes tokens outside the vocabulary of {space.vocabulary:,}: give the "
+            "tokenizer of the model."
+        )
+    return padded_rows(rows, space)
+
+
 def padded_rows(rows: Sequence[Sequence[int]], space: TextSpace) -> Tensor:
     """Texts as records (n, length): cut to the length of the space, and filled up."""
     x = torch.full((len(rows), space.length), float(space.padding))

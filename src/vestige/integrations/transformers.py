@@ -13,8 +13,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import TrainerCallback
 
 from vestige.archive import load_observation, save_observation
@@ -30,15 +29,18 @@ PREFIX = "model."
 class GradientCapture(TrainerCallback):
     """Stores the gradient of one optimizer step of a ``Trainer``, and the weights before it.
 
-    ``step`` counts from 1. Gradients of accumulated batches are one gradient, as the optimizer sees
-    them. A ``Trainer`` clips gradients to ``max_grad_norm`` before: a clipped gradient has another
-    length, so what is read from it is not certified; set ``max_grad_norm=0`` where clients do not
-    clip. It works where a process holds whole gradients: one device, or data parallel.
+    ``step`` counts from 1; several captures of other steps may share a folder. Gradients of
+    accumulated batches are one gradient, as the optimizer sees them, and the batch size that is
+    stored counts the texts that went through the model for it. A ``Trainer`` clips gradients to
+    ``max_grad_norm`` before: a clipped gradient has another length, so what is read from it is not
+    certified; set ``max_grad_norm=0`` where clients do not clip. It works where a process holds
+    whole gradients: one device, or data parallel.
     """
 
     def __init__(self, folder: str | Path, *, step: int = 1) -> None:
         check_whole("step of GradientCapture", step, 1)
         self.folder, self.step = Path(folder), step
+        self._counted, self._hook = 0, None
 
     @property
     def gradient(self) -> Path:
@@ -54,6 +56,30 @@ class GradientCapture(TrainerCallback):
         """What was captured."""
         return load_observation(self.gradient)
 
+    def on_step_begin(
+        self, args: Any, state: Any, control: Any, model: nn.Module | None = None, **kwargs: Any
+    ) -> None:
+        """Called by the trainer before the first batch of an optimizer step: counts its texts.
+
+        The last batch of an epoch may be smaller than the arguments say.
+        """
+        if state.global_step + 1 != self.step or model is None:
+            return
+        self._counted = 0
+        self._forget()
+        network = getattr(model, "module", model)
+        self._hook = network.register_forward_pre_hook(self._count, with_kwargs=True)
+
+    def _count(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        given = (kwargs.get("input_ids"), *args, *kwargs.values())
+        if model.training:
+            self._counted += next((len(x) for x in given if isinstance(x, Tensor) and x.dim()), 0)
+
+    def _forget(self) -> None:
+        if self._hook is not None:
+            self._hook.remove()
+        self._hook = None
+
     def on_pre_optimizer_step(
         self, args: Any, state: Any, control: Any, model: nn.Module | None = None, **kwargs: Any
     ) -> None:
@@ -62,6 +88,7 @@ class GradientCapture(TrainerCallback):
             return
         if not getattr(state, "is_world_process_zero", True):
             return
+        self._forget()
         network = getattr(model, "module", model)
         found = {
             f"{PREFIX}{name}": parameter.grad.detach().clone()
@@ -76,12 +103,9 @@ class GradientCapture(TrainerCallback):
         held = {
             f"{PREFIX}{name}": tensor.detach()
             for name, tensor in network.state_dict().items()
-            if isinstance(tensor, torch.Tensor)
+            if isinstance(tensor, Tensor)
         }
-        size = (
-            args.per_device_train_batch_size
-            * args.gradient_accumulation_steps
-            * max(1, getattr(args, "world_size", 1))
-        )
+        each = self._counted or args.per_device_train_batch_size * args.gradient_accumulation_steps
+        size = each * max(1, getattr(args, "world_size", 1))
         save(self.weights, tensor_bytes(held, {}), folder=True)
         save_observation(Observation(GradientRelease(found), Hints(size)), self.gradient)

@@ -43,6 +43,8 @@ class RehearsedRelease(Document):
 
     ``error`` is the root mean squared error of the candidates, each assigned to its record; None
     where a record got no finite candidate. ``guess_error`` is that of the prior's class means.
+    Errors of texts are shares of wrong tokens; their class mean has the most common token at each
+    place.
     """
 
     fit: Fit

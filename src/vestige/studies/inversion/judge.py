@@ -197,10 +197,22 @@ def rehearsal_sentence(findings: InversionFindings, attack: str) -> str:
         else "attacked alike,"
     )
     return (
-        f"Of {others}, {same} {len(close)} of these came back within half the class mean's error "
-        f"(at least {at_least(lower)}, with {share(findings.confidence)} confidence; median error "
-        f"{middle}, class mean {guess})."
+        f"Of {others}, {same} {len(close)} of these came back {CAME_BACK[_texts(findings)]} "
+        f"(at least {at_least(lower)}, with {share(findings.confidence)} confidence; median "
+        f"{'share' if _texts(findings) else 'error'} {middle}, "
+        f"{'most common ones' if _texts(findings) else 'class mean'} {guess})."
     )
+
+
+CAME_BACK = (
+    "within half the class mean's error",
+    "with at most half as many wrong tokens as the most common tokens of the class",
+)
+"""When a rehearsed release came back, for texts the second."""
+
+
+def _texts(findings: InversionFindings) -> bool:
+    return findings.space.kind == "text"
 
 
 def _rehearsal_checks(findings: InversionFindings, fit: Fit) -> list[Check]:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from vestige.attacks.gradient_matching.matching import labels_of
 from vestige.attacks.gradient_matching.simulated_releases import simulate_observation
-from vestige.distances import mean_squared_error
+from vestige.distances import Distance, TokenDistance, mean_squared_error
 from vestige.errors import BadInput, VestigeError
 from vestige.interfaces import (
     GradientRelease,
@@ -24,7 +24,8 @@ from vestige.interfaces import (
     Reconstruction,
     UpdateRelease,
 )
-from vestige.records import Prior, Records, TextSpace
+from vestige.networks.token_model import predicts_tokens
+from vestige.records import Prior, Records, Space, TextSpace
 from vestige.reports.inversion import RehearsedRelease
 from vestige.statistics.rates import NOTHING
 from vestige.streams import stream
@@ -43,10 +44,6 @@ def check_rehearsals(public: Public, observation: Observation, count: int) -> No
         return
     if not isinstance(observation.release, GradientRelease | UpdateRelease):
         raise BadInput("Only gradients and updates are rehearsed: leave rehearsals out.")
-    if isinstance(public.space, TextSpace):
-        raise BadInput(
-            "Rehearsals measure squared errors, which texts do not have: leave rehearsals out."
-        )
     if not public.prior.collected:
         raise BadInput(
             "Rehearsals simulate releases of prior records, and none were given: give a prior, or "
@@ -74,7 +71,7 @@ class Rehearsal:
         """How well the runs of an attack fit the release, and how close they come."""
         return RehearsedRelease(
             fit=measure_fit(name, self.known, self.observation, runs, generator=generator),
-            error=_error(runs[0], self.batch.x),
+            error=_error(runs[0], self.batch),
             guess_error=_guess_error(self.known.prior, self.batch),
         )
 
@@ -112,6 +109,8 @@ def draw_rehearsal(
 
 
 def _labels(public: Public, observation: Observation) -> Tensor | None:
+    if predicts_tokens(public.simulator.model):
+        return None
     try:
         return labels_of(public, observation)[0]
     except VestigeError:  # a release that does not tell its labels is rehearsed with any
@@ -143,21 +142,34 @@ def _parted(
     return batches, Prior(prior.records[free])
 
 
-def _error(found: Reconstruction, records: Tensor) -> float | None:
-    """Root mean squared error of the assigned candidates, as many as there are records at most."""
+def _error(found: Reconstruction, batch: Records) -> float | None:
+    """Error of the assigned candidates, as many as there are records at most.
+
+    Root mean squared error; the share of wrong tokens where records are texts.
+    """
     candidates = found.candidates
-    if len(candidates) > len(records):
+    if len(candidates) > len(batch):
         scores = torch.zeros(len(candidates)) if found.confidence is None else found.confidence
-        kept = scores.argsort(descending=True, stable=True)[: len(records)]
+        kept = scores.argsort(descending=True, stable=True)[: len(batch)]
         candidates = candidates[kept.to(candidates.device)]
-    if len(candidates) < len(records):
+    if len(candidates) < len(batch):
         return None
-    costs = costs_between(mean_squared_error, candidates, records)
+    costs = costs_between(_distance(batch.space), candidates, batch.x)
     chosen = assign(costs)
     total = [float(costs[row, place]) for place, row in enumerate(chosen)]
-    return None if max(total) >= NOTHING else math.sqrt(sum(total) / len(total))
+    return None if max(total) >= NOTHING else _rooted(sum(total) / len(total), batch.space)
 
 
 def _guess_error(prior: Prior, batch: Records) -> float:
+    """The same error of the prior's class means, of texts of its most common tokens."""
     means = torch.stack([prior.mean(label) for label in batch.y.tolist()])
-    return float((means - batch.x).square().mean().sqrt())
+    costs = costs_between(_distance(batch.space), means, batch.x)
+    return _rooted(float(costs.diagonal().mean()), batch.space)
+
+
+def _distance(space: Space) -> Distance:
+    return TokenDistance(space.padding) if isinstance(space, TextSpace) else mean_squared_error
+
+
+def _rooted(error: float, space: Space) -> float:
+    return error if isinstance(space, TextSpace) else math.sqrt(error)
