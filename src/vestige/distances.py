@@ -288,8 +288,15 @@ def for_space(
 
 
 def _of_tokens(distance: Distance, space: Space) -> Distance:
-    if isinstance(space, TextSpace) and distance is mean_squared_error:
+    if not isinstance(space, TextSpace):
+        return distance
+    if distance is mean_squared_error:
         return TokenDistance(space.padding)
+    if distance is structural_dissimilarity or isinstance(distance, ShiftTolerant | SignTolerant):
+        raise BadInput(
+            f"Texts have no {distance_label(distance)}, their values are numbers of tokens: use "
+            "TokenDistance() or TokenSetDistance()."
+        )
     return distance
 
 

@@ -34,12 +34,22 @@ class TokenModel(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Logits (n, classes), or losses (n, 1)."""
         tokens = x.round().long()
+        found = self._logits(tokens)
+        return found if self.task == "classification" else self._losses(found, tokens)
+
+    def accuracy(self, x: Tensor) -> float:
+        """Share of the tokens of texts that a language model ranks first, given those before."""
+        tokens = x.round().long()
+        counted = self.mask(tokens)[:, 1:]
+        right = (self._logits(tokens)[:, :-1].argmax(2) == tokens[:, 1:]) & counted
+        return float(right.sum() / counted.sum().clamp_min(1))
+
+    def _logits(self, tokens: Tensor) -> Tensor:
         if self.masked:
             output = self.model(input_ids=tokens, attention_mask=self.mask(tokens).long())
         else:
             output = self.model(tokens)
-        found = getattr(output, "logits", output)
-        return found if self.task == "classification" else self._losses(found, tokens)
+        return getattr(output, "logits", output)
 
     def mask(self, tokens: Tensor) -> Tensor:
         """Which places (n, length) hold a token: all up to the last one that is no padding."""

@@ -123,8 +123,11 @@ def check_reads(attacks: Sequence[Attack], kind: type[Release], space: Space) ->
     """Raise BadInput if one of the attacks cannot read a kind of release, or of records."""
     for attack in attacks:
         if isinstance(space, TextSpace) and not reads_texts(attack):
+            inner, named = getattr(attack, "attack", None), attack.name
+            if inner is not None and reads_texts(inner):
+                named = f"{type(attack).__name__}, around {inner.name},"
             raise BadInput(
-                f"{attack.name} does not read texts, whose values are numbers of tokens: use "
+                f"{named} does not read texts, whose values are numbers of tokens: use "
                 "SpanInversion() or EmbeddingReading(), or leave attacks out to have them "
                 "recommended; an attack of your own says that it does by reads_texts = True."
             )

@@ -17,6 +17,7 @@ from vestige.pages.comparison.tables import (
     summary_table,
     training_table,
 )
+from vestige.pages.comparison.texts import read_secrets
 from vestige.pages.pictures import Scale, data_uri, drawn_how
 from vestige.pages.shell import Front, Panel, complete_settings, render_page, sections, surroundings
 from vestige.pages.tables import Column, Key, Row, Table
@@ -127,9 +128,16 @@ def _page(report: ComparisonReport, most: int) -> str:
     widest = max(len(points) for points in families(found).values())
     seen = looks(report)
     budget, guess = lost_words(found.budget), error_with_limits(found.guess_error)
-    exhibit = fragment("comparison.html", "exhibit", found, views, budget, seen)
+    read = read_secrets(found)
+    best = [p for p in (best_within_budget(report, s.name) for s in found.servers) if p]
+    bare = [p for p in found.points if p.defense == UNDEFENDED]
+    first = read_secrets(found, list(dict.fromkeys([*bare, *best])))[:1]
+    exhibit = fragment("comparison.html", "exhibit", found, views, budget, seen, first)
     sheets, drawn = [text("comparison.css")], ""
-    if found.space.kind == "image":
+    if read:
+        sheets.append(text("texts.css"))
+    pictured = found.space.kind == "image"
+    if pictured:
         sheets.append(Scale.of(found.space.shape).css() + "\n")
         drawn = drawn_how(found.space.shape)
     attacks = tuple(Row(name, "", (summary,)) for name, summary in found.attacks.items())
@@ -146,7 +154,8 @@ def _page(report: ComparisonReport, most: int) -> str:
         body=sections(
             "comparison.html",
             plane=(found, views, keys(found), floors, guess),
-            grid=sheets[1:] and (found, views, secret_tiles(found, most), widest, drawn),
+            read=read and (found, read),
+            grid=pictured and (found, views, secret_tiles(found, most), widest, drawn),
             counted=(found, views, training_table(found), search_sentences(found.search)),
             static=(found, views),
         ),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from markupsafe import Markup
 
+from vestige.pages.audit.texts import TextView, text_view
 from vestige.pages.marks import interval
 from vestige.pages.pictures import Frame, Scale, drawn_how, frame
 from vestige.pages.shell import (
@@ -38,6 +39,7 @@ class Card:
     frames: tuple[Frame, ...]
     exposed: bool
     words: str
+    texts: TextView | None = None
 
 
 def render_risk(report: RiskReport, *, redact: bool = False) -> str:
@@ -47,7 +49,7 @@ def render_risk(report: RiskReport, *, redact: bool = False) -> str:
     """
     report = report.without_secrets() if redact or report.findings.redacted else report
     found, invalid = report.findings, report.verdict.kind is VerdictKind.INVALID
-    images = found.space.kind == "image"
+    images, texts = (found.space.kind == one for one in ("image", "text"))
     lead = leading(report)
     cards = () if invalid or lead is None else record_cards(found, lead)
     note = _note(found, exposed=any(card.exposed for card in cards))
@@ -58,7 +60,7 @@ def render_risk(report: RiskReport, *, redact: bool = False) -> str:
         front=replace(
             Front.of(report.verdict),
             exhibit=fragment("risk.html", "exhibit", heading(cards), cards, note)
-            if cards and images
+            if cards and (images or texts)
             else "",
             failed=failed_checks(report.judgement.checks) if invalid else (),
             layout="slim" if len(cards) in (1, 2) else "",
@@ -77,7 +79,11 @@ def render_risk(report: RiskReport, *, redact: bool = False) -> str:
         attacks=attack_settings(found.attacks),
         source="a study",
         report=report,
-        styles=(text("trials.css"), Scale.of(found.space.shape).css() + "\n") if images else (),
+        styles=(text("trials.css"), Scale.of(found.space.shape).css() + "\n")
+        if images
+        else (text("texts.css"),)
+        if texts
+        else (),
     )
 
 
@@ -104,11 +110,15 @@ def record_cards(found: RiskFindings, lead: AttackRisk) -> tuple[Card, ...]:
     cards = []
     for number, record in ordered(found, lead)[:SHOWN]:
         drawn = record.reconstructions[place] if record.reconstructions else None
-        frames = (
-            frame(found.redacted, "Secret", record.secret, f"Record {record.name}"),
-            frame(found.redacted, "Reconstruction", drawn, f"What came back of {record.name}"),
-        )
-        rate = lead.rates[number].rate
+        frames, texts = (), None
+        if found.space.kind == "image":
+            frames = (
+                frame(found.redacted, "Secret", record.secret, f"Record {record.name}"),
+                frame(found.redacted, "Reconstruction", drawn, f"What came back of {record.name}"),
+            )
+        elif found.space.kind == "text":
+            texts = text_view(record.secret, drawn, None, details=False, withheld=found.redacted)
+        rate, exposed = lead.rates[number].rate, lead.rates[number].exposed
         limit = (
             f"at most {numbers.at_most(rate.upper)}"
             if rate.hits == 0
@@ -118,7 +128,7 @@ def record_cards(found: RiskFindings, lead: AttackRisk) -> tuple[Card, ...]:
             f"{numbers.hits_of(rate)} with it (joint limit: {limit}), "
             f"{_without(record.found[place])} without"
         )
-        cards.append(Card(record.name, _group(record), frames, lead.rates[number].exposed, words))
+        cards.append(Card(record.name, _group(record), frames, exposed, words, texts))
     return tuple(cards)
 
 
@@ -217,8 +227,8 @@ def _note(found: RiskFindings, *, exposed: bool) -> str:
         f"A joint limit holds for all {records} together and is therefore weaker than that of one "
         "record alone would be.",
         drawn_how(found.space.shape) if found.space.kind == "image" else "",
-        "Pictures and labels are withheld; names are digests that only the owner of the records "
-        "can compute."
+        f"{'Texts' if found.space.kind == 'text' else 'Pictures'} and labels are withheld; names "
+        "are digests that only the owner of the records can compute."
         if found.redacted
         else "",
     )

@@ -15,6 +15,7 @@ from vestige.defenses.defended_victims import mechanism_of
 from vestige.defenses.undefended import Undefended
 from vestige.errors import BadInput
 from vestige.mechanisms import Mechanism, NonPrivate, has_guarantee
+from vestige.records import TextSpace
 from vestige.reports.comparison import ComparisonFindings, DefendedPoint, Server, Utility
 from vestige.reports.numbers import count
 from vestige.statistics.tradeoff import mean_with_limits
@@ -210,7 +211,8 @@ def comparison_limits(plan: Comparison, points: Sequence[DefendedPoint]) -> tupl
         "together. Errors that are small in nearly all trials and large in a few can mislead this: "
         "look at more trials.",
         "One release was attacked. Several releases about the same record reveal more.",
-        "Error and rank are not what a person recognises: look at the pictures.",
+        "Error and rank are not what a person recognises: look at the "
+        f"{'texts' if isinstance(plan.secrets.space, TextSpace) else 'pictures'}.",
     ]
     if lonely:
         names = ", ".join(lonely)

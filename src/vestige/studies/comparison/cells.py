@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vestige.attacks.guess import Guess
+from vestige.records import Space
 from vestige.reports.audit import AttackFindings, AuditFindings
 from vestige.reports.comparison import AttackMeasure, Cell
 from vestige.reports.parts import Picture, Times, VerdictKind
@@ -79,21 +80,25 @@ def _audited(planned: PlannedAudit, held: Results, seed: int) -> Report[AuditFin
 
 
 def errors_of(findings: AuditFindings, names: list[str]) -> np.ndarray:
-    """Root mean squared errors (trials, attacks) of the audited records.
+    """Root mean squared errors (trials, attacks) of the audited records; of texts, shares of
+    differing tokens.
 
     An attack that drew nothing finite in a trial is left with the guess, whose error counts: a
     trial is never dropped, and failing is no better for the attacker than not looking.
     """
     by_name = {attack.name: attack for attack in findings.attacks}
-    guesses = [outcome.mse for outcome in by_name[BASELINE.name].outcomes]
-    columns = []
-    for name in names:
-        squares = [
-            guess if outcome.mse is None else outcome.mse
-            for outcome, guess in zip(by_name[name].outcomes, guesses)
-        ]
-        columns.append(np.sqrt(np.array(squares, dtype=float)))
-    return np.stack(columns, axis=1)
+    texts = findings.space.kind == "text"
+
+    def measured(name: str) -> list[float | None]:
+        return [one.distance if texts else one.mse for one in by_name[name].outcomes]
+
+    guesses = measured(BASELINE.name)
+    columns = [
+        [guess if own is None else own for own, guess in zip(measured(name), guesses)]
+        for name in names
+    ]
+    found = np.array(columns, dtype=float).T
+    return found if texts else np.sqrt(found)
 
 
 def measured_names(server: ComparedServer, findings: AuditFindings) -> list[str]:
@@ -137,7 +142,7 @@ def _measured(
     # An attack that always fell back on the guess is as strong as the guess, and is not named.
     ordered = sorted(range(len(names)), key=lambda place: names[place] != BASELINE.name)
     strongest = names[min(ordered, key=lambda place: errors[:, place].mean())]
-    secrets, pictures = _shown(shown, strongest)
+    secrets, pictures = _shown(shown, strongest, plan.secrets.space)
     refuted = report.verdict.kind is VerdictKind.CLAIM_REFUTED
     return MeasuredCell(
         Cell(
@@ -158,11 +163,13 @@ def _measured(
 
 
 def _shown(
-    results: Sequence[TrialResult], attack: str
+    results: Sequence[TrialResult], attack: str, space: Space
 ) -> tuple[tuple[Picture | None, ...], tuple[Picture | None, ...]]:
     """Secrets of some trials, and what an attack drew of them."""
-    secrets = tuple(picture(result.tensors["secret/x"][result.slot]) for result in results)
-    drawn = tuple(picture(result.tensors[f"matched/{attack}"][result.slot]) for result in results)
+    secrets, drawn = (
+        tuple(picture(result.tensors[name][result.slot], space) for result in results)
+        for name in ("secret/x", f"matched/{attack}")
+    )
     return secrets, drawn
 
 

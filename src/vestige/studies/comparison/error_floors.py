@@ -18,6 +18,7 @@ from vestige.bounds.errors.prior_densities import GaussianDensity, prior_deviati
 from vestige.bounds.errors.release_defense import ReleaseDefense
 from vestige.errors import BadInput
 from vestige.interfaces import StatesErrorBound
+from vestige.records import TextSpace
 from vestige.reports.comparison import ErrorFloor
 from vestige.simulation.jacobians import release_slopes
 from vestige.simulation.kinds import client_simulator
@@ -34,6 +35,7 @@ BATCHES = 4
 """Batches of the prior over which slopes are averaged: each costs a Jacobian."""
 
 UNKNOWN = "no theorem is known for one of the alterations"
+TOKENS = "the theorems bound squared errors, which tokens do not have"
 NOISELESS = "without noise no theorem here excludes an exact reconstruction"
 GAUSSIAN = (
     "for records that are Gaussian with the prior's mean variance; real ones are not, so this "
@@ -47,6 +49,8 @@ def error_floor(plan: Comparison, server: ComparedServer, defense: Defense) -> E
     From the real Jacobian of the defended simulator at batches of the prior: van Trees for every
     attack, Cramér–Rao for unbiased ones (``bounds.defended_errors``).
     """
+    if isinstance(plan.secrets.space, TextSpace):
+        return ErrorFloor(reason=TOKENS)
     victim = defense(server.victim)
     simulator, size = client_simulator(victim.simulator), defense.records(plan.batch_size)
     released = {name: torch.zeros_like(value) for name, value in simulator.parameters.items()}

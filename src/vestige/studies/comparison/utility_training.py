@@ -31,6 +31,7 @@ from vestige.defenses.defended_victims import (
 )
 from vestige.errors import BadInput, VestigeError
 from vestige.interfaces import GradientRelease, Release, UpdateRelease, Victim
+from vestige.networks.token_model import TokenModel, predicts_tokens
 from vestige.records import Records
 from vestige.reports.document import Document
 from vestige.simulation.kinds import client_simulator
@@ -106,7 +107,10 @@ class UtilityRun(Document):
 def evaluated(
     simulator: Simulator, model: nn.Module, records: Records, at_once: int
 ) -> tuple[float, float]:
-    """Share of records whose class a model names, and its mean loss, in eval mode."""
+    """Share of records whose class a model names, and its mean loss, in eval mode.
+
+    Of a language model it is the share of tokens that it ranks first after those before them.
+    """
     like = next(model.parameters())
     right = total = 0.0
     with torch.no_grad():
@@ -114,11 +118,14 @@ def evaluated(
         model.eval()
         for start in range(0, len(records), at_once):
             part = records[start : start + at_once].to(like.device)
-            inputs = part.x.to(like.dtype)
+            inputs = part.inputs(like)
             if simulator.normalization is not None:
                 inputs = simulator.normalization(inputs)
             outputs = logits_of(model(inputs))
-            right += float((outputs.argmax(1) == part.y).sum())
+            if isinstance(model, TokenModel) and predicts_tokens(model):
+                right += len(part) * model.accuracy(inputs)
+            else:
+                right += float((outputs.argmax(1) == part.y).sum())
             total += float(
                 simulator.loss(outputs, one_hot(part.y, part.classes, outputs.dtype)).sum()
             )

@@ -27,7 +27,7 @@ from vestige.mechanisms import DPSGD
 from vestige.priors import classical_denoisers as denoisers
 from vestige.priors.classical_denoisers import Denoiser
 from vestige.priors.diffusion import ImagePrior
-from vestige.records import ImageSpace, Records
+from vestige.records import ImageSpace, Records, TextSpace
 from vestige.reports.noise import NoiseFindings, NoisePoint
 from vestige.reports.numbers import count
 from vestige.reports.parts import Check, Picture
@@ -85,6 +85,11 @@ class NoiseStudy(Declared):
     kind = "noise study"
 
     def __post_init__(self) -> None:
+        if isinstance(self.images, Records) and isinstance(self.images.space, TextSpace):
+            raise BadInput(
+                f"A noise study looks at images, and these records are {self.images.space.noun}s: "
+                "measure what noise hides of them by an Audit or a Comparison."
+            )
         assert self.strengths
         check_fields(self, counts=("attacked", "steps", "candidates"))
         if not 0 < self.confidence < 1 or not 0 < self.delta < 1:

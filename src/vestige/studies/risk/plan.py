@@ -273,9 +273,9 @@ class RecordRisk(Declared):
             group=cast("Literal['random', 'outlier']", choice.group(number)),
             neighbor_distance=finite(choice.neighbors[number]),
             found=tuple(hits_of_record(facts, number, one, allowed) for one in self.attacks),
-            secret=picture(pool.x[place]),
+            secret=picture(pool.x[place], pool.space),
             reconstructions=tuple(
-                picture(drawn[key]) if (key := f"matched/{attack}") in drawn else None
+                picture(drawn[key], pool.space) if (key := f"matched/{attack}") in drawn else None
                 for attack in self.attacks
             ),
         )
