@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import cache
 
 import pytest
+import torch
 
+from rendered_words import image_words
 from vestige import Audit, datasets, networks, run
 from vestige.attacks import EmbeddingReading, SpanInversion
+from vestige.distances import TokenDistance, TokenSetDistance
+from vestige.interfaces import Run
 from vestige.networks import own_loss
 from vestige.pages.audit.page import render_audit
 from vestige.pages.audit.texts import text_view
@@ -127,10 +132,55 @@ def test_candidates_of_a_captured_gradient_are_sentences():
     victim, parts = world()
     batch = parts.train[:1]
     threat = HonestServer()
-    from vestige.interfaces import Run
-
     seen = threat.observe(Run(batch, victim.release(batch, generator=stream(0))))
     made = invert(seen, threat.public(victim, parts.prior), [SpanInversion()], samples=1)
     sentence = "".join(made.findings.candidates[0].picture.words)
     assert sentence in plain(render_inversion(made))
     assert sentence not in plain(render_inversion(made.without_secrets()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("redact", [False, True])
+def test_no_page_of_texts_speaks_of_pictures(redact):
+    """Audits with every verdict, captured ones, inversions, repeats and single records."""
+    from vestige.defenses import GradientNoise
+    from vestige.pages import render
+    from vestige.studies.captured.plan import CapturedAudit
+    from vestige.studies.captured.trials import KnownRelease
+    from vestige.studies.repeated.plan import Repeated
+    from vestige.studies.risk.plan import RecordRisk
+
+    victim, parts = world()
+    threat = HonestServer()
+    public = threat.public(victim, parts.prior)
+    settings = {"false_positive_rate": 0.05, "trials": 4}
+
+    def audit(held=victim, **changes):
+        chosen = {"attacks": [SpanInversion()], **settings, **changes}
+        return Audit(held, parts.train, parts.prior, **chosen)
+
+    def seen(batch):
+        return threat.observe(Run(batch, victim.release(batch, generator=stream(0))))
+
+    batches = [parts.train[[n]] for n in range(8)]
+    known = [KnownRelease(seen(one), public, one) for one in batches]
+    noisy = seen(batches[0])
+    chance = torch.Generator().manual_seed(0)
+    noise = {
+        n: t + t.std() * torch.randn(t.shape, generator=chance)
+        for n, t in noisy.release.tensors.items()
+    }
+    noisy = replace(noisy, release=replace(noisy.release, tensors=noise))
+    reports = [
+        run(audit(), seed=0),
+        run(audit(trials=1), seed=0),
+        run(audit(GradientNoise(1e-3)(victim)), seed=0),
+        run(audit(distance=[TokenDistance(0), TokenSetDistance(0)], batch_size=2), seed=0),
+        run(Repeated(audit(), 2), seed=0),
+        run(RecordRisk(audit(batch_size=2), records=2, outliers=1, repeats=4), seed=0),
+        run(CapturedAudit(known, parts.train[8:], false_positive_rate=0.05), seed=0),
+        invert(seen(batches[0]), public, samples=1, rehearsals=2),
+        invert(noisy, public, [EmbeddingReading()], samples=1),
+        invert(noisy, public, [SpanInversion()], samples=1),
+    ]
+    assert [one for made in reports for one in image_words(render(made, redact=redact))] == []

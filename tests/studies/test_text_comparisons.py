@@ -8,6 +8,7 @@ from functools import cache
 import pytest
 import torch
 
+from rendered_words import image_words
 from text_worlds import model, text_audit, texts, victim
 from vestige import Comparison, NoiseStudy, Prior, datasets, defenses, networks, run
 from vestige.attacks import BestOfRestarts, EmbeddingReading, RehearsedConfidence, SpanInversion
@@ -90,9 +91,9 @@ def test_the_page_of_a_comparison_shows_texts():
     assert "What does each defence leave to read?" in words
     assert "shares of tokens that differ" in words
     assert "<img" not in page
-    for word in ("picture", "drawing", "redraw", "image", "pixel"):
-        assert word not in words.lower(), word
+    assert image_words(page) == []
     redacted = render(report, redact=True)
+    assert image_words(redacted) == []
     for one in report.findings.secrets:
         for token in one.words:
             if len(token.strip()) > 6:

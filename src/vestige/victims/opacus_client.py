@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from vestige.errors import BadInput, extra
 from vestige.interfaces import GradientRelease, Release, UpdateRelease
+from vestige.networks.token_model import TokenModel
 from vestige.records import Records
 from vestige.simulation.dp_sgd import ClippedNoise
 from vestige.simulation.gradient import GradientSimulator
@@ -28,7 +29,10 @@ if TYPE_CHECKING:
 class OpacusClient:
     """A ``SharedGradient`` or ``FederatedUpdate`` with ``private`` set, computed by Opacus.
 
-    Opacus divides by a gradient's norm plus 1e-6, so it clips that much harder than it says.
+    Opacus divides by a gradient's norm plus 1e-6, so it clips that much harder than it says. Its
+    hooks have no gradients of single texts: embeddings of positions are looked up once for all
+    texts of a batch, not once for each. Those of a ``TokenModel`` are computed text by text, and
+    Opacus clips them, adds them up and adds the noise.
     """
 
     victim: Any
@@ -55,7 +59,8 @@ class OpacusClient:
         federated = isinstance(simulator, UpdateSimulator)
         local = simulator.local if federated else LocalTraining(1, 1.0)
         assert simulator.clipped_noise is not None
-        wrapped = _wrapped(model)
+        texts = isinstance(model, TokenModel)
+        wrapped = model if texts else _wrapped(model)
         optimizer = _optimizer(wrapped, simulator.clipped_noise, local, simulator, generator)
         with warnings.catch_warnings():
             # Records need no gradient, which Opacus' hooks are told of at every step.
@@ -63,7 +68,11 @@ class OpacusClient:
             for batch in local.batches(len(secret)):
                 optimizer.zero_grad()
                 optimizer.expected_batch_size = len(inputs[batch])
-                simulator.loss(logits_of(wrapped(inputs[batch])), targets[batch]).sum().backward()
+                if texts:
+                    _keep_gradients(model, simulator, inputs[batch], targets[batch])
+                else:
+                    outputs = logits_of(wrapped(inputs[batch]))
+                    simulator.loss(outputs, targets[batch]).sum().backward()
                 if federated:
                     optimizer.step()
                 else:
@@ -77,6 +86,20 @@ class OpacusClient:
     def describe(self) -> dict[str, str]:
         """Settings a reader needs to repeat it."""
         return {**self.victim.describe(), "Clipping and noise by": "Opacus"}
+
+
+def _keep_gradients(model: nn.Module, simulator: Simulator, x: Tensor, targets: Tensor) -> None:
+    """Keep each record's gradient where Opacus' optimizer looks for it, one record at a time."""
+    named = [p for p in model.parameters() if p.requires_grad]
+    rows: list[list[Tensor]] = []
+    for place in range(len(x)):
+        one = slice(place, place + 1)
+        loss = simulator.loss(logits_of(model(x[one])), targets[one]).sum()
+        found = torch.autograd.grad(loss, named, allow_unused=True)
+        pairs = zip(found, named)
+        rows.append([torch.zeros_like(p) if grad is None else grad for grad, p in pairs])
+    for place, parameter in enumerate(named):
+        parameter.grad_sample = torch.stack([row[place] for row in rows])  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _wrapped(model: nn.Module) -> GradSampleModule:
@@ -102,7 +125,7 @@ def _wrapped(model: nn.Module) -> GradSampleModule:
 
 
 def _optimizer(
-    wrapped: GradSampleModule,
+    wrapped: nn.Module,
     private: ClippedNoise,
     local: LocalTraining,
     simulator: Simulator,

@@ -155,7 +155,7 @@ def _covered(one: Coverage) -> str:
 
 
 def _threat(facts: Facts) -> Iterator[tuple[str, str]]:
-    yield "Goal", "Privacy: data reconstruction, to redraw records of the training data."
+    yield "Goal", "Privacy: data reconstruction, to bring back records of the training data."
     if not facts.threats:
         yield "Knowledge", "as the report says"
     for name, threat in facts.threats:

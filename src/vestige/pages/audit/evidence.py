@@ -18,6 +18,7 @@ from vestige.reports import numbers
 from vestige.reports.audit import AttackFindings, AuditFindings, AuditReport, Outcome
 from vestige.reports.captured_words import method_sentence
 from vestige.reports.parts import Rate, VerdictKind
+from vestige.reports.record_words import record_words
 
 CURVE_SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 
@@ -112,7 +113,8 @@ def intro(findings: AuditFindings) -> str:
 def why_no_roc(report: AuditReport, lead: AttackFindings | None) -> str:
     """Return the sentence that stands in place of the ROC, or nothing if there is a curve."""
     if report.findings.trials_finished < 2:
-        return "No ROC: one trial is a picture, not a rate."
+        what = record_words(report.findings.space.kind).example
+        return f"No ROC: one trial is {what}, not a rate."
     needed = math.ceil(1 / report.findings.false_positive_rate - 1e-9) - 1
     if report.findings.decoys < needed:
         allowed = numbers.share(report.findings.false_positive_rate)

@@ -13,6 +13,7 @@ from vestige.reports.audit import AttackFindings, AuditFindings, AuditJudgement
 from vestige.reports.captured_words import guess_check, permutation_sentence
 from vestige.reports.numbers import at_least, at_most, count_word, one_in, percent, share, some_of
 from vestige.reports.parts import Check, CheckOutcome, Rate, Verdict, VerdictKind
+from vestige.reports.record_words import record_words
 from vestige.statistics.audit_rates import (
     Rates,
     attack_rates,
@@ -150,6 +151,7 @@ def _verdict(findings: AuditFindings, rates: Rates, checks: Sequence[Check]) -> 
             remedy="Name at least one attack.",
         )
     claim, lower = findings.smallest_claim, _rate(rates, best).lower
+    words = record_words(findings.space.kind)
     if claim is not None and lower > claim.rate:
         redrawn = _redrawing(findings)[1].lower
         redrew = redrawn > claim.rate
@@ -157,8 +159,8 @@ def _verdict(findings: AuditFindings, rates: Rates, checks: Sequence[Check]) -> 
         return Verdict(
             kind=VerdictKind.CLAIM_REFUTED,
             headline=f"{claim.source} allows at most {share(claim.rate)} of secrets to be "
-            f"{'redrawn' if redrew else 'singled out'}; the attack "
-            f"{'redrew' if redrew else 'singled out'} at least {at_least(shown)}.",
+            f"{words.redrawn if redrew else 'singled out'}; the attack "
+            f"{words.redrew if redrew else 'singled out'} at least {at_least(shown)}.",
             lede=_rate_sentence(findings, best, rates),
             attack=best.name,
         )
@@ -175,7 +177,7 @@ def _verdict(findings: AuditFindings, rates: Rates, checks: Sequence[Check]) -> 
         )
     return Verdict(
         kind=VerdictKind.NOT_DEMONSTRATED,
-        headline=f"{_attack_words(findings)} {_were(findings)} not shown to redraw secrets "
+        headline=f"{_attack_words(findings)} {_were(findings)} not shown to {words.redraw} secrets "
         "more often than guessing. This is not evidence of safety.",
         lede=_rate_sentence(findings, best, rates) + permutation_sentence(best),
         attack=best.name,
@@ -237,7 +239,7 @@ def _one_trial(findings: AuditFindings, best: AttackFindings) -> Verdict:
     )
     return Verdict(
         kind=VerdictKind.NOT_DEMONSTRATED,
-        headline="One trial is a picture, not a rate.",
+        headline=f"One trial is {record_words(findings.space.kind).example}, not a rate.",
         lede=f"The secret is {nearer} (rank {rank:,} of {findings.decoys + 1:,}). With 100 trials "
         "the limits of a rate are about 10 points to either side.",
         attack=best.name,
@@ -247,27 +249,30 @@ def _one_trial(findings: AuditFindings, best: AttackFindings) -> Verdict:
 def _demonstrated_headline(findings: AuditFindings, identified: Rate) -> str:
     who = f"The {findings.threat.attacker}"
     noun, batch = findings.space.noun, findings.batch_size
-    lower = _redrawing(findings)[1].lower
+    lower, words = _redrawing(findings)[1].lower, record_words(findings.space.kind)
     if lower <= findings.false_positive_rate and identified.lower < MOST:
         return (
             f"{who} can tell some records apart: at least "
-            f"{at_least(identified.lower).rstrip('%')} in 100. Redrawing them was not shown."
+            f"{at_least(identified.lower).rstrip('%')} in 100. {words.redrawing} them was not "
+            "shown."
         )
     if lower <= findings.false_positive_rate:
         what, it = (f"{noun} is", "it") if batch == 1 else ("records are", "them")
         return (
-            f"{who} can tell which {what} behind {findings.release}. Redrawing {it} was not shown."
+            f"{who} can tell which {what} behind {findings.release}. "
+            f"{words.redrawing} {it} was not shown."
         )
     if lower < MOST:
         return (
-            f"The {findings.threat.attacker.split()[-1]} can redraw some records: at least "
+            f"The {findings.threat.attacker.split()[-1]} can {words.redraw} some records: at "
+            "least "
             f"{at_least(lower).rstrip('%')} in 100, where guessing finds "
             f"{findings.false_positive_rate * 100:.3g}."
         )
     shared = findings.release if batch == 1 else f"{findings.release} of {batch}"
     if batch > 1 and findings.release == "a trained model":
         shared = f"a model trained on {batch} records"
-    return f"{who} can redraw {'the' if batch == 1 else 'a'} {noun} behind {shared}."
+    return f"{who} can {words.redraw} {'the' if batch == 1 else 'a'} {noun} behind {shared}."
 
 
 def _redrawing(findings: AuditFindings) -> tuple[AttackFindings, Rate]:
@@ -287,16 +292,17 @@ def _redrawing(findings: AuditFindings) -> tuple[AttackFindings, Rate]:
 def _redrawn_sentence(findings: AuditFindings, best: AttackFindings) -> str:
     """Say how many secrets were redrawn, and what that means; if few, how many came closer."""
     attack, rate = _redrawing(findings)
+    words = record_words(findings.space.kind)
     named = "" if attack.name == best.name else f"By {attack.name}, "
     many = some_of(rate.hits, rate.trials, "secret")
     were = "was" if rate.hits == 1 or many.startswith("neither") else "were"
-    said = f"{named}{many} {were} redrawn (less than half as far from the secret as the best guess)"
-    said = _capital(said)
+    far = "(less than half as far from the secret as the best guess)"
+    said = _capital(f"{named}{many} {were} {words.redrawn} {far}")
     if rate.lower > findings.false_positive_rate:
         return f"{said}: at least {at_least(rate.lower)}."
     guesses = [a for a in findings.attacks if a.guess]
     closer = closer_rate(attack, guesses, joint_confidence(findings))
-    drawings = some_of(closer.hits, rate.trials, "drawing")
+    drawings = some_of(closer.hits, rate.trials, words.drawing)
     were = "was" if closer.hits == 1 or drawings.startswith("neither") else "were"
     return f"{said}; {drawings} {were} closer than the best guess."
 

@@ -26,6 +26,7 @@ from vestige.reports.numbers import (
     share,
 )
 from vestige.reports.parts import Check, CheckOutcome, Failure, Verdict, VerdictKind
+from vestige.reports.record_words import record_words
 from vestige.statistics.fits import Match, best_fit, came_back, excess, left_unexplained, match_of
 from vestige.statistics.rates import clopper_pearson
 from vestige.studies.audit.judge import failed_verdict
@@ -74,13 +75,13 @@ def further_remarks(report: InversionReport) -> list[str]:
 
 def judge_candidates(findings: InversionFindings) -> Verdict:
     """The verdict on a captured release without a secret: what was drawn, and whether it fits."""
-    fit = best_fit(findings.fits)
+    fit, words = best_fit(findings.fits), record_words(findings.space.kind)
     drawn = [c for c in findings.candidates if fit is None or c.attack == fit.attack]
     if not drawn:
         return Verdict(
             kind=VerdictKind.CANDIDATES,
-            headline=f"No candidate was drawn from this {_noun(findings)}.",
-            lede="This is not evidence that nothing can be drawn from it. " + NO_RATE,
+            headline=f"No candidate was {words.drawn} from this {_noun(findings)}.",
+            lede=f"This is not evidence that nothing can be {words.drawn} from it. " + NO_RATE,
             attack=None if fit is None else fit.attack,
             remedy="Try another attack: 'vestige attacks' says what each of them reads.",
         )
@@ -88,8 +89,8 @@ def judge_candidates(findings: InversionFindings) -> Verdict:
     if fit is None:
         return Verdict(
             kind=VerdictKind.CANDIDATES,
-            headline=f"{_candidates(len(drawn))} drawn from this {_noun(findings)}; how well "
-            "the release is explained was not measured.",
+            headline=f"{_candidates(len(drawn))} {words.drawn} from this {_noun(findings)}; how "
+            "well the release is explained was not measured.",
             lede=_joined(labels, NO_RATE),
         )
     match = match_of(fit)
@@ -276,9 +277,11 @@ def _headline(findings: InversionFindings, fit: Fit, match: Match, drawn: int) -
             return f"{fit.attack} matched neither this {noun} nor any simulated one."
         told = any(c.label_told for c in findings.candidates if c.attack == fit.attack)
         suspects = "labels, weights, mode" if told else "weights, mode"
-        return f"This {noun} was not matched: wrong {suspects} or normalisation?"
+        last = "tokenizer" if _texts(findings) else "normalisation"
+        return f"This {noun} was not matched: wrong {suspects} or {last}?"
     fits = "fits" if drawn == 1 else "fit"
-    return f"{_candidates(drawn)} drawn; whether {_they(drawn)} {fits} this {noun} cannot be told."
+    done = record_words(findings.space.kind).drawn
+    return f"{_candidates(drawn)} {done}; whether {_they(drawn)} {fits} this {noun} cannot be told."
 
 
 def _fit_sentence(findings: InversionFindings, fit: Fit, match: Match) -> str:
@@ -290,7 +293,8 @@ def _fit_sentence(findings: InversionFindings, fit: Fit, match: Match) -> str:
     known = f", of which noise makes up {percent(fit.noise)}" if fit.noise else ""
     if match is Match.MATCHED:
         return f"{fit.attack} fits it, where {usual}{known}."
-    end = "what is drawn cannot be relied on" if match is Match.NOT_MATCHED else ""
+    done = record_words(findings.space.kind).drawn
+    end = f"what is {done} cannot be relied on" if match is Match.NOT_MATCHED else ""
     return (
         f"The best candidate of {fit.attack} leaves {left_unexplained(fit)} of it, {usual}{known}"
         f"{f': {end}' if end else ''}."

@@ -36,6 +36,7 @@ from vestige.studies.declared import Declared
 from vestige.studies.defense_words import defense_words
 from vestige.studies.expected_time import expected_time
 from vestige.studies.inversion.fits import measure_fit
+from vestige.studies.inversion.limits import inversion_limits
 from vestige.studies.inversion.rehearsals import check_rehearsals
 from vestige.studies.inversion.runs import (
     InversionUnit,
@@ -62,17 +63,6 @@ from vestige.victims.description import describe_client, privacy_words
 RANGE_SLACK, LEAST_OUTSIDE = 0.25, 0.05
 """How far outside the range, relative to it, and which share of values makes a remark. Chosen
 by hand, so that a search that overshoots a little is not remarked; not measured."""
-
-LIMITS = (
-    "Candidates were compared with no secret: nothing here says how close they come.",
-    "A match says that the candidates explain the release under the description that was given. "
-    "Different records can explain one release, and a normalisation that is wrong in brightness "
-    "and contrast is matched by candidates that are wrong by as much.",
-    "An attack that matches nothing today may be replaced by one that does.",
-    "Agreement across runs says what the release determines under this attack, not that it is "
-    "true. Where runs disagree, the release leaves the picture open, and what is seen there was "
-    "made up by the attack or its prior. A prior can also make up the same in every run.",
-)
 
 
 @dataclass(frozen=True)
@@ -299,7 +289,7 @@ class Inversion(Declared):
             ),
             preflight=tuple(checks),
             replayed=self._replayed,
-            limits=LIMITS,
+            limits=inversion_limits(public.space),
             settings={
                 "Release": type(observation.release).__name__,
                 **with_table(_client_words(public), public.space),
@@ -366,6 +356,8 @@ def _prior_sentence(prior: Prior) -> str:
 def _range_checks(name: str, best: Reconstruction, public: Public) -> list[Check]:
     """A remark where candidates leave the range of records, as under a wrong normalisation."""
     if public.space.bounds is None or not len(best.candidates):
+        return []
+    if isinstance(public.space, TextSpace):  # numbers of tokens have no normalisation
         return []
     low, high = public.space.bounds
     slack = RANGE_SLACK * (high - low)
