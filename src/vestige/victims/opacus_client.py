@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from vestige.errors import BadInput, extra
 from vestige.interfaces import GradientRelease, Release, UpdateRelease
+from vestige.mechanisms import Mechanism
 from vestige.networks.token_model import TokenModel
 from vestige.records import Records
 from vestige.simulation.dp_sgd import ClippedNoise
@@ -41,6 +42,11 @@ class OpacusClient:
     def releases(self) -> type[Release]:
         """The kind of release."""
         return self.victim.releases
+
+    @property
+    def mechanism(self) -> Mechanism:
+        """That of the victim: Opacus computes the same."""
+        return self.victim.mechanism
 
     @property
     def simulator(self) -> GradientSimulator | UpdateSimulator:
