@@ -61,16 +61,23 @@ def counted(rows: Tensor) -> Counter[tuple[int, ...]]:
     return Counter(tuple(row) for row in rows.int().tolist())
 
 
+def noise_of(gradient: Tensor) -> Tensor:
+    """Variance of rounding, the same for all entries."""
+    return torch.full_like(gradient, 4e-14 * float(gradient.square().mean()))
+
+
 def test_a_span_holds_sums_of_its_vectors_and_nothing_else():
     generator = torch.Generator().manual_seed(0)
     held = torch.randn((7, 30), generator=generator).double()
     gradient = held.T @ torch.randn((7, 50), generator=generator).double()
-    span = Span.of(gradient.float().double(), 2e-7)
+    span = Span.of(gradient.float().double(), noise_of(gradient), 5e-7)
     assert span.rank == 7
     mixed = torch.randn((5, 7), generator=generator).double() @ held
     others = torch.randn((40, 30), generator=generator).double()
     assert float(span.outside(mixed).max()) < 1e-5
-    assert bool(span.may_hold(mixed).all())
+    assert bool(span.may_hold(mixed, 0.9).all())
+    assert float(span.evidence(mixed, 0.9).min()) > 50
+    assert float(span.evidence(others, 0.9).max()) < -50
     # Against least squares, one vector at a time.
     for vector, share in zip(others, span.outside(others)):
         rest = np.linalg.lstsq(held.T.numpy(), vector.numpy(), rcond=None)
@@ -89,7 +96,8 @@ def test_layers_are_found_with_what_they_read(task, later):
     rows = texts(space, 3, 0).x
     for layer in found[:2]:
         gradient = victim(task, space).release(texts(space, 3, 0), generator=stream(0)).tensors
-        span = Span.of(layer.matrix(gradient), 2e-7)
+        matrix = layer.matrix(gradient)
+        span = Span.of(matrix, noise_of(matrix), 5e-7)
         read_of = inputs_of(simulator.network, layer.modules[0], rows)
         seen = read_of[:, :-1] if task == CAUSAL else read_of
         assert float(span.outside(seen).max()) < 1e-3

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from vestige.attacks.gradient_matching.matching import Matching, hinted_batch_size
-from vestige.attacks.span_inversion.attack import text_space
+from vestige.attacks.text_space import text_space
 from vestige.choices import check_fields
 from vestige.errors import BadInput
 from vestige.interfaces import (

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from vestige.attacks.gradient_matching.matching import check_single_step
-from vestige.attacks.span_inversion.last_tokens import OutputLayer, last_tokens
-from vestige.attacks.span_inversion.prefixes import prefixes
+from vestige.attacks.span_inversion.last_tokens import last_tokens
+from vestige.attacks.span_inversion.output_layer import OutputLayer
+from vestige.attacks.span_inversion.prefixes import changed_share, prefixes
 from vestige.attacks.span_inversion.problem import Problem
 from vestige.attacks.span_inversion.projections import Projection, Reach, projections
-from vestige.attacks.span_inversion.sets import whole_texts
+from vestige.attacks.span_inversion.sets import loosest, whole_texts
 from vestige.attacks.span_inversion.span import Span
-from vestige.attacks.span_inversion.tokens import GAP, TokenSets, token_sets
+from vestige.attacks.span_inversion.tokens import TokenSets, clear_gap, token_sets
 from vestige.attacks.span_inversion.verification import (
     Explanation,
     explained,
@@ -22,6 +23,7 @@ from vestige.attacks.span_inversion.verification import (
     rows_of,
     uncertified,
 )
+from vestige.attacks.text_space import text_space
 from vestige.choices import check_fields
 from vestige.errors import BadInput
 from vestige.interfaces import (
@@ -31,7 +33,6 @@ from vestige.interfaces import (
     Reconstructor,
     UpdateRelease,
 )
-from vestige.records import TextSpace
 from vestige.simulation.kinds import client_simulator
 
 HIGHEST = 0.999
@@ -95,15 +96,20 @@ class SpanInversion:
     def _invert(
         self, problem: Problem, layers: Sequence[Projection], generator: torch.Generator
     ) -> Reconstruction:
-        first, span = problem.best_layer(layers, (Reach.OWN,))
+        first, span = best_layer(problem.spans(layers, (Reach.OWN,)), lambda *_: 1.0)
         facts: Facts = {"first layer": first.modules[0], "its inputs": first.width}
         facts["its rank"] = span.rank
         if span.full or span.rank == 0:
             what = "everything: too many tokens, or noise" if span.full else "nothing"
             return nothing(problem, f"The first layer's gradient spans {what}.", facts)
         space = problem.space
-        sets = token_sets(problem.network, first, span, space.vocabulary, space.length)
-        later, own = problem.best_layer(layers, (Reach.EARLIER, Reach.ALL))
+        sets = token_sets(
+            problem.network, first, span, space.vocabulary, space.length, problem.told
+        )
+        later, own = best_layer(
+            problem.spans(layers, (Reach.EARLIER, Reach.ALL)),
+            lambda *pair: changed_share(problem.network, *pair, sets.tokens, space.vocabulary),
+        )
         facts |= {"tokens found": sets.count, "later layer": later.modules[0]}
         texts, clear = self._texts(problem, later, own, sets, generator)
         texts = [text for text in texts if text]
@@ -137,21 +143,26 @@ class SpanInversion:
         network, told = problem.network, problem.told
         if later.reach is Reach.EARLIER:
             most = self.most_prefixes if told is None else max(4 * told, 16)
-            grown = prefixes(network, later, span, sets.tokens, min(most, self.most_prefixes))
-            clear = not grown.cut and grown.other > GAP * max(grown.member, span.finest)
+            most, vocabulary = min(most, self.most_prefixes), problem.space.vocabulary
+            grown = prefixes(network, later, span, sets.tokens, most, vocabulary)
+            clear = not grown.cut and clear_gap(grown.member, grown.other)
             return list(grown.ended), clear
         wanted = told or max(len(one) for one in sets.tokens)
         texts, share = whole_texts(
             network, later, span, sets.tokens, wanted, self.starts, generator
         )
-        return texts, share <= span.loosest
+        return texts, share <= loosest(span)
 
 
-def text_space(public: Public) -> TextSpace:
-    """The space of texts; raise BadInput where records are no texts."""
-    if not isinstance(public.space, TextSpace):
-        raise BadInput("This attack reads texts: give records of a TextSpace.")
-    return public.space
+def best_layer(
+    pairs: Sequence[tuple[Projection, Span]], shown: Callable[[Projection, Span], float]
+) -> tuple[Projection, Span]:
+    """Of layers whose spans are about as large, the one that shows most above its noise."""
+    most = max(span.rank for _, span in pairs)
+    usable = [pair for pair in pairs if pair[1].rank >= 0.9 * most]
+    if len(usable) == 1:
+        return usable[0]
+    return max(usable, key=lambda pair: shown(*pair) / pair[1].weakest)
 
 
 def nothing(problem: Problem, reason: str, facts: Facts) -> Reconstruction:
@@ -169,6 +180,13 @@ def _best(problem: Problem, texts: Sequence[tuple[int, ...]]) -> Explanation:
     if not problem.modelling:
         return explained(problem, texts)
     best = None
+    if problem.told is not None and len(texts) > problem.told:
+        # Without their last tokens the true texts already explain more than others.
+        best = explained(problem, texts)
+        some = _largest(best, problem.told)
+        best = explained(problem, _with_last_tokens(problem, some, [1] * len(some)))
+        if best.unexplained <= problem.tolerance:
+            return best
     for counts in repetitions(len(texts), problem.told):
         found = explained(problem, _with_last_tokens(problem, texts, counts))
         if best is None or found.unexplained < best.unexplained:
@@ -177,6 +195,12 @@ def _best(problem: Problem, texts: Sequence[tuple[int, ...]]) -> Explanation:
             break
     assert best is not None
     return best
+
+
+def _largest(found: Explanation, count: int) -> list[tuple[int, ...]]:
+    """The texts that make most of a release."""
+    order = sorted(range(len(found.texts)), key=lambda one: -found.counts[one])
+    return [found.texts[one] for one in order[:count]]
 
 
 def _with_last_tokens(

@@ -9,49 +9,17 @@ there the final norm decides, whose gradient is linear in the output weights of 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from vestige.attacks.span_inversion.assignment import assign
+from vestige.attacks.span_inversion.last_by_gradient import last_by_gradient
+from vestige.attacks.span_inversion.output_layer import OutputLayer
 from vestige.attacks.span_inversion.projections import inputs_of
 
 MATCHES = 0.8
 """Share of −h in the rows of a label from which a text is taken to end with it."""
-
-
-@dataclass(frozen=True)
-class OutputLayer:
-    """The layer that makes logits of all tokens: its module, and its parameter if it is released.
-
-    ``shared`` says that its weight is also the embedding.
-    """
-
-    module: str
-    weight: Tensor
-    bias: Tensor | None
-    released: str | None
-    shared: bool
-
-    @classmethod
-    def of(cls, network: nn.Module, trainable: Mapping[str, Tensor], vocabulary: int):
-        """The last linear layer with an output for every token; None if there is none."""
-        found = [
-            (name, module)
-            for name, module in network.named_modules()
-            if isinstance(module, nn.Linear) and module.out_features == vocabulary
-        ]
-        if not found:
-            return None
-        name, module = found[-1]
-        own = {id(p): n for n, p in network.named_parameters()}
-        parameter = own.get(id(module.weight))
-        shared = any(
-            isinstance(m, nn.Embedding) and m.weight is module.weight for m in network.modules()
-        )
-        released = parameter if parameter in trainable else None
-        bias = None if module.bias is None else module.bias.detach()
-        return cls(name, module.weight.detach(), bias, released, shared)
 
 
 def last_tokens(
@@ -65,7 +33,7 @@ def last_tokens(
     """The token after each text, which was in the batch so often; None where it cannot be told."""
     rows, lengths = padded(texts, padding, layer.weight.device)
     often = torch.tensor(counts, device=rows.device)
-    total = int((often * lengths).sum())
+    scale = 1 / float((often * lengths).sum())
     read = inputs_of(network, layer.module, rows)
     places = torch.arange(rows.shape[1], device=rows.device)
     seen = places < lengths[:, None]
@@ -77,8 +45,10 @@ def last_tokens(
     answers: list[int | None] = [None] * len(texts)
     if layer.released is not None:
         repeated = often[:, None].expand_as(rows)[seen].double()
-        gradient = total * released[layer.released].double()
-        left = _left_of_rows(layer, gradient, h, labels, known, repeated)
+        made = _known_rows(layer, h, labels, known, repeated)
+        gradient = released[layer.released].double()
+        scale = _scale(gradient, made)
+        left = gradient / scale - made
         shares = -left @ torch.linalg.pinv(ends * often[:, None])
         if layer.shared:
             shares[rows[seen].long().unique()] = 0
@@ -87,7 +57,9 @@ def last_tokens(
             if float(best.values[text]) > MATCHES:
                 answers[text] = int(best.indices[text])
     if None in answers:
-        _by_norm(network, layer, released, rows, lengths, often, answers)
+        _by_norm(network, layer, released, rows, lengths, often, answers, scale)
+    if None in answers:
+        last_by_gradient(network, layer, released, rows, lengths, often, answers)
     return answers
 
 
@@ -101,17 +73,30 @@ def padded(
     return torch.tensor(rows, dtype=torch.float32, device=device), lengths
 
 
-def _left_of_rows(
-    layer: OutputLayer, left: Tensor, h: Tensor, labels: Tensor, known: Tensor, often: Tensor
+def _known_rows(
+    layer: OutputLayer, h: Tensor, labels: Tensor, known: Tensor, often: Tensor
 ) -> Tensor:
-    """What known tokens leave of the output layer's summed gradient, (vocabulary, width)."""
+    """What known tokens make of the output layer's summed gradient, (vocabulary, width)."""
+    made = torch.zeros(layer.weight.shape, dtype=torch.float64, device=h.device)
     for part in range(0, len(h), 64):
         own = slice(part, part + 64)
         logits = h[own].to(layer.weight.dtype) @ layer.weight.mT
         if layer.bias is not None:
             logits = logits + layer.bias
-        left -= (torch.softmax(logits, 1).double() * often[own, None]).mT @ h[own]
-    return left.index_add_(0, labels[known], h[known] * often[known, None])
+        made += (torch.softmax(logits, 1).double() * often[own, None]).mT @ h[own]
+    return made.index_add_(0, labels[known], -h[known] * often[known, None])
+
+
+def _scale(released: Tensor, made: Tensor) -> float:
+    """What the summed gradient was multiplied with: by rows of tokens that end no text.
+
+    One over the number of predicted tokens, and less where the gradient was clipped. Most rows are
+    of tokens that no text holds, so half of them may be wrong.
+    """
+    squares = made.square().sum(1)
+    own = squares > 0
+    ratios = (released * made).sum(1)[own] / squares[own]
+    return float(ratios.median()) if len(ratios) and float(ratios.median()) > 0 else 1.0
 
 
 def _by_norm(
@@ -122,6 +107,7 @@ def _by_norm(
     lengths: Tensor,
     often: Tensor,
     answers: list[int | None],
+    scale: float,
 ) -> None:
     """Fill in answers from the gradient of the last layer before the output: the final norm."""
     found = _final_norm(network, layer, released)
@@ -132,7 +118,6 @@ def _by_norm(
     names = list(own)
     places = torch.arange(rows.shape[1], device=rows.device)
     seen = places < lengths[:, None]
-    total = int((often * lengths).sum())
 
     def outputs(values: Sequence[Tensor], entering: Tensor) -> Tensor:
         return torch.func.functional_call(module, dict(zip(own.values(), values)), (entering,))
@@ -148,7 +133,7 @@ def _by_norm(
     loss = (repeated * (torch.logsumexp(logits, 1) - predicted)).sum()
     slopes = torch.autograd.grad(loss, wanted)
     left = torch.cat(
-        [(total * released[n].double() - s.double()).flatten() for n, s in zip(names, slopes)]
+        [(released[n].double() / scale - s.double()).flatten() for n, s in zip(names, slopes)]
     )
     atoms: dict[int, Tensor] = {}
     for text in range(len(rows)):
@@ -159,7 +144,7 @@ def _by_norm(
             left += (layer.weight[answers[text]] @ jacobian).double()
         else:
             atoms[text] = layer.weight @ jacobian  # (vocabulary, size): minus what a label leaves
-    _assign(left, atoms, answers)
+    assign(left, atoms, answers)
 
 
 def _final_norm(
@@ -177,37 +162,3 @@ def _final_norm(
     if best is None or best[1].weight.shape != layer.weight.shape[1:]:
         return None
     return best
-
-
-def _assign(left: Tensor, atoms: Mapping[int, Tensor], answers: list[int | None]) -> None:
-    """Choose a token for each open text so that what they leave adds up to ``left``.
-
-    Orthogonal matching pursuit over all texts and tokens, then one text at a time until nothing
-    changes; an answer stands only if nothing is left beside rounding.
-    """
-    chosen: dict[int, int] = {}
-    rest = left.clone()
-    for _ in range(len(atoms)):
-        best = None
-        for text, own in atoms.items():
-            if text in chosen:
-                continue
-            gain = -2 * (own @ rest.to(own.dtype)) - own.square().sum(1)
-            value, token = gain.max(0)
-            if best is None or float(value) > best[0]:
-                best = (float(value), text, int(token))
-        assert best is not None
-        chosen[best[1]] = best[2]
-        rest = rest + atoms[best[1]][best[2]].double()
-    for _ in range(10):
-        before = dict(chosen)
-        for text, own in atoms.items():
-            rest = rest - own[chosen[text]].double()
-            gain = -2 * (own @ rest.to(own.dtype)) - own.square().sum(1)
-            chosen[text] = int(gain.argmax())
-            rest = rest + own[chosen[text]].double()
-        if chosen == before:
-            break
-    if float(rest.norm()) < 0.05 * max(float(left.norm()), 1e-30):
-        for text, token in chosen.items():
-            answers[text] = token

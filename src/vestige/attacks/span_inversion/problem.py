@@ -15,17 +15,23 @@ from vestige.attacks.gradient_matching.matching import Matching, hinted_batch_si
 from vestige.attacks.span_inversion.projections import Projection, Reach
 from vestige.attacks.span_inversion.span import Span
 from vestige.errors import BadInput
-from vestige.interfaces import Observation, Public
+from vestige.interfaces import Observation, Public, UpdateRelease
 from vestige.networks.token_model import predicts_tokens
 from vestige.records import TextSpace
 from vestige.simulation.kinds import ClientSimulator, client_simulator
 from vestige.simulation.losses import one_hot
 
-SUMMED = 3.0
-"""Roundoffs in an entry of a gradient, which is a sum of rounded products."""
+SUMMED, ROUNDED_ONCE = 3.0, 3**-0.5
+"""Roundoffs in an entry of a gradient: a sum of rounded products, or one rounding after it."""
+
+REPLAYED = 4.0
+"""Roundoffs of the model's numbers in what a layer reads, when it is computed again."""
 
 MOST_COMPARED = 2**20
 """Numbers of the gradients that texts are told apart by; a batch is held against all numbers."""
+
+UNTOLD = 2.0
+"""Noise so much larger than rounding is more than that."""
 
 EARLY = 4
 """Layers of one reach that are compared, from the first on: later ones cost more to run."""
@@ -35,14 +41,14 @@ EARLY = 4
 class Problem:
     """A release in units of the gradient: its tensors, how exact they are, and what was told.
 
-    ``roundoff`` is relative, ``deviation`` the standard deviation of told noise. ``told`` is the
-    batch size.
+    ``precision`` names the numbers of the release, ``deviation`` is the standard deviation of told
+    noise. ``told`` is the batch size.
     """
 
     simulator: ClientSimulator
     space: TextSpace
     tensors: Mapping[str, Tensor]
-    roundoff: float
+    precision: str
     deviation: float
     told: int | None
     labels: tuple[int, ...] | None
@@ -59,7 +65,7 @@ class Problem:
             simulator,
             space,
             {name: release.tensors[name].detach() / scale for name in names},
-            SUMMED * ROUNDING[detected_precision(*release.tensors.values())][0],
+            detected_precision(*release.tensors.values()),
             noise if isinstance(noise, float) else 0.0,
             told,
             None if hints.labels is None else tuple(hints.labels.tolist()),
@@ -97,35 +103,96 @@ class Problem:
         squares = (float(one.double().square().sum()) for one in self.tensors.values())
         return max(sum(squares) ** 0.5, 1e-300)
 
+    @property
+    def roundoff(self) -> float:
+        """Relative error of an entry of the release."""
+        return SUMMED * ROUNDING[self.precision][0]
+
+    @property
+    def rounded_once(self) -> bool:
+        """Whether a gradient was computed in better numbers than it was released in."""
+        own = torch.finfo(self.simulator.like.dtype).eps / 2
+        return self.precision in ("float16", "bfloat16") and own < ROUNDING[self.precision][0]
+
     @cached_property
     def tolerance(self) -> float:
         """What rounding and noise alone leave unexplained of a release, as a share of its norm."""
+        summed = 30 * (SUMMED * ROUNDING["float32"][0] if self.rounded_once else self.roundoff)
+        squares = 0.0
+        for name, tensor in self.tensors.items():
+            squares += float(self.lost(name).expand_as(tensor).square().sum())
+            if self.rounded_once:
+                squares += float(self._rounded(tensor.double()).square().sum())
+        return summed + 1.2 * squares**0.5 / self.norm + 1.02 * self.noise_share
+
+    @cached_property
+    def noise_share(self) -> float:
+        """The norm of told noise, as a share of the release's."""
         numbers = sum(tensor.numel() for tensor in self.tensors.values())
-        return 30 * self.roundoff + 1.5 * self.deviation * numbers**0.5 / self.norm
+        return self.deviation * numbers**0.5 / self.norm
+
+    def lost(self, name: str) -> Tensor:
+        """Deviation of what an update loses, because weights are rounded after the step.
+
+        The new weight is the nearest number of its type, so half its last digit is lost at most;
+        a small learning rate makes that large in units of the gradient. A gradient loses nothing.
+        """
+        scale = abs(self.simulator.step_scale)
+        if not issubclass(self.simulator.releases, UpdateRelease):
+            return torch.zeros((), dtype=torch.float64, device=self.tensors[name].device)
+        weight = self.simulator.parameters[name].detach()
+        digit = torch.finfo(weight.dtype).eps * torch.exp2(weight.double().abs().log2().floor())
+        # A weight that was zero is what the step made it: its last digit is the step's.
+        step = torch.finfo(weight.dtype).eps * self.tensors[name].double().abs() * scale
+        return torch.maximum(digit, step) / (12**0.5 * scale)
+
+    def _rounded(self, entries: Tensor) -> Tensor:
+        """Deviation of entries that were rounded once."""
+        relative, smallest = ROUNDING[self.precision]
+        return ROUNDED_ONCE * torch.maximum(relative * entries.abs(), entries.new_tensor(smallest))
+
+    def variance(self, layer: Projection) -> Tensor:
+        """Variance of the noise in the entries of a layer's gradient (width, outputs)."""
+        matrix = layer.matrix(self.tensors)
+        squares = matrix.square()
+        down, across = squares.mean(1, keepdim=True), squares.mean(0, keepdim=True)
+        # A sum is as exact as its terms, whatever it comes to.
+        unit = SUMMED * ROUNDING["float32" if self.rounded_once else self.precision][0]
+        found = unit**2 * down * across / squares.mean().clamp_min(1e-300) + self.deviation**2
+        if self.rounded_once:
+            found = found + self._rounded(matrix).square()
+        lost = {name: self.lost(name).expand_as(self.tensors[name]) for name in layer.weights}
+        return found + layer.matrix(lost).square()
 
     def span(self, layer: Projection) -> Span:
-        """The span of a layer's gradient."""
-        matrix, noise = layer.matrix(self.tensors), 0.0
-        if self.deviation:
-            largest = max(float(torch.linalg.matrix_norm(matrix, 2)), 1e-300)
-            noise = self.deviation * sum(size**0.5 for size in matrix.shape) / largest
-        return Span.of(matrix, self.roundoff + noise)
+        """The span of a layer's gradient.
 
-    def best_layer(
+        Noise that nobody told is found by what rounding does not explain; it is taken to be the
+        same in all entries then.
+        """
+        rounding = REPLAYED * torch.finfo(self.simulator.like.dtype).eps
+        matrix, variance = layer.matrix(self.tensors), self.variance(layer)
+        told = self.deviation > 0
+        found = Span.of(matrix, variance, rounding, told=told)
+        if told or found.level < UNTOLD:
+            return found
+        even = torch.ones_like(variance)
+        level = Span.of(matrix, even * float(variance.mean()), rounding).level
+        return Span.of(matrix, variance + even * float(variance.mean()) * level**2, rounding)
+
+    def spans(
         self, layers: Sequence[Projection], reaches: Sequence[Reach]
-    ) -> tuple[Projection, Span]:
-        """Of the first layers with such a reach, the one whose span is largest and best known."""
+    ) -> list[tuple[Projection, Span]]:
+        """The first layers with such a reach whose spans tell anything; at least one."""
         fitting = [one for one in layers if one.reach in reaches and self._moved(one)][:EARLY]
         if not fitting:
             raise BadInput(
                 "No trainable linear layer reads what the first block makes of a text, so tokens "
                 "could be told and their order could not: train more layers, or use another attack."
             )
-        spans = [(one, self.span(one)) for one in fitting]
-        usable = [pair for pair in spans if not pair[1].full and pair[1].rank] or spans
-        most = max(pair[1].rank for pair in usable)
-        usable = [pair for pair in usable if pair[1].rank >= 0.9 * most]
-        return min(usable, key=lambda pair: pair[1].floor)
+        found = [(one, self.span(one)) for one in fitting]
+        usable = [pair for pair in found if not pair[1].full and pair[1].rank]
+        return usable or found[:1]
 
     def gradient(self, text: Sequence[int], label: int) -> Tensor:
         """The compared gradient of one text alone, as one vector."""

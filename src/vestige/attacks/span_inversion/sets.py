@@ -44,7 +44,7 @@ def whole_texts(
             choices = _without(choices, found)
         text = _climb(network, layer, span, choices, generator)
         share = float(_shares(network, layer, span, [text]).max())
-        if share <= span.loosest:
+        if share <= loosest(span):
             found[text] = share
     return list(found), max(found.values(), default=0.0)
 
@@ -93,5 +93,10 @@ def _shares(
     return span.outside(inputs_of(network, layer.modules[0], rows)).cpu()
 
 
+def loosest(span: Span) -> float:
+    """No text of the batch lies further outside the span than this share."""
+    return max(1e-3, 2 * span.weakest)
+
+
 def _score(shares: Tensor, span: Span) -> Tensor:
-    return shares.clamp_min(span.finest).log().mean(1)
+    return shares.clamp_min(max(1e-6, span.weakest / 30)).log().mean(1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from vestige import progress
 from vestige.attacks.span_inversion.projections import Projection, inputs_of
@@ -14,16 +14,28 @@ from vestige.attacks.span_inversion.span import Span
 CHUNK_NUMBERS = 2**23
 """Numbers of one batch of inputs: tokens × positions × width."""
 
-GAP = 10.0
-"""Members and others must be this far apart for the two to be told apart."""
+CERTAIN = 20.0
+"""Evidence, as a log likelihood ratio, by which members and others must each be clear."""
+
+MOST_AT_ONCE = 4
+"""Tokens kept at one position for each text of the batch where noise tells few apart, and …"""
+
+LEAST_KEPT = 16
+"""… as many in any case."""
+
+MOST_KEPT = 1024
+"""Tokens with clear evidence kept at one position: sums of other members are among them."""
+
+SAMPLED = 512
+"""Random tokens that show how far outside the span others lie."""
 
 
 @dataclass(frozen=True)
 class TokenSets:
-    """Tokens found at each position, nearest to the span first.
+    """Tokens found at each position, those with the most evidence first.
 
-    ``member`` is the largest share outside the span of a token that was kept, ``other`` the
-    smallest of one that was not, among those that passed the screen.
+    ``member`` is the least evidence for a token that was kept, ``other`` the most for one that was
+    not.
     """
 
     tokens: tuple[tuple[int, ...], ...]
@@ -33,7 +45,7 @@ class TokenSets:
     @property
     def clear(self) -> bool:
         """Whether members are told from others by a wide gap."""
-        return self.other > GAP * max(self.member, 1e-9)
+        return clear_gap(self.member, self.other)
 
     @property
     def count(self) -> int:
@@ -41,8 +53,18 @@ class TokenSets:
         return sum(len(one) for one in self.tokens)
 
 
+def clear_gap(member: float, other: float) -> bool:
+    """Whether the least evidence for a member and the most for another are far apart."""
+    return member > CERTAIN and other < -CERTAIN
+
+
 def token_sets(
-    network: nn.Module, layer: Projection, span: Span, vocabulary: int, length: int
+    network: nn.Module,
+    layer: Projection,
+    span: Span,
+    vocabulary: int,
+    length: int,
+    told: int | None = None,
 ) -> TokenSets:
     """Tokens (at each position) whose input to a first layer lies in the span of its gradient.
 
@@ -52,41 +74,45 @@ def token_sets(
     positions = length if layer.positional else 1
     device = next(network.parameters()).device
     chunk = max(1, CHUNK_NUMBERS // (length * layer.width))
-    numbers, places, shares = [], [], []
+    usual = usual_share(network, layer, span, vocabulary, length)
+    numbers, places, found = [], [], []
     for start in range(0, vocabulary, chunk):
         tokens = torch.arange(start, min(start + chunk, vocabulary), device=device)
         rows = tokens.float()[:, None].expand(-1, length).contiguous()
         read = inputs_of(network, layer.modules[0], rows)[:, :positions]
-        passed = torch.nonzero(span.may_hold(read))
-        share = span.outside(read[passed[:, 0], passed[:, 1]])
+        passed = torch.nonzero(span.may_hold(read, usual))
         numbers.append(tokens[passed[:, 0]].cpu())
         places.append(passed[:, 1].cpu())
-        shares.append(share.cpu())
+        found.append(span.evidence(read[passed[:, 0], passed[:, 1]], usual).cpu())
         progress.report(start + len(tokens), vocabulary)
-    number, place, share = torch.cat(numbers), torch.cat(places), torch.cat(shares)
-    limit = threshold(share, span)
-    kept = share <= limit
-    found = []
-    for position in range(positions):
-        here = torch.nonzero(kept & (place == position)).flatten()
-        ordered = here[share[here].argsort()]
-        found.append(tuple(number[ordered].tolist()))
+    number, place, evidence = torch.cat(numbers), torch.cat(places), torch.cat(found)
+    most = max(MOST_AT_ONCE * (told or 1), LEAST_KEPT)
     if not layer.positional:
-        found = found * length
-    member = float(share[kept].max()) if bool(kept.any()) else 0.0
-    other = float(share[~kept].min()) if bool((~kept).any()) else 1.0
-    return TokenSets(tuple(found), member, other)
+        most *= length
+    kept = torch.zeros_like(evidence, dtype=torch.bool)
+    sets = []
+    for position in range(positions):
+        here = torch.nonzero((evidence > 0) & (place == position)).flatten()
+        certain = int((evidence[here] > CERTAIN).sum())
+        ordered = here[evidence[here].argsort(descending=True)][
+            : max(most, min(certain, MOST_KEPT))
+        ]
+        kept[ordered] = True
+        sets.append(tuple(number[ordered].tolist()))
+    if not layer.positional:
+        sets = sets * length
+    member = float(evidence[kept].min()) if bool(kept.any()) else 0.0
+    other = float(evidence[~kept].max()) if bool((~kept).any()) else -torch.inf
+    return TokenSets(tuple(sets), member, other)
 
 
-def threshold(shares: Tensor, span: Span) -> float:
-    """Where members of a span end: the widest gap between shares outside it, on a log scale.
-
-    Shares below the rounding of the release are alike, and above ``span.loosest`` nothing is a
-    member.
-    """
-    ordered = shares.clamp_min(span.finest).sort().values
-    ordered = torch.cat([ordered[ordered <= span.loosest], ordered.new_tensor([span.loosest])])
-    if len(ordered) == 1:
-        return 0.0
-    best = int((ordered[1:].log10() - ordered[:-1].log10()).argmax())
-    return float(ordered[best] * ordered[best + 1]) ** 0.5
+def usual_share(
+    network: nn.Module, layer: Projection, span: Span, vocabulary: int, length: int
+) -> float:
+    """What part of a random token's input to a layer usually lies outside its span."""
+    device = next(network.parameters()).device
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randint(vocabulary, (max(1, SAMPLED // length), length), generator=generator)
+    return float(
+        span.outside(inputs_of(network, layer.modules[0], rows.float().to(device))).median()
+    )

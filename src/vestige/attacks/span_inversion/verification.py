@@ -24,6 +24,9 @@ PRESENT = 0.2
 INDEPENDENT = 1e-4
 """Gradients of texts are independent if each has this share of its norm for itself."""
 
+LOUDEST = 0.02
+"""Told noise of more than this share of the release leaves room for another last token."""
+
 SCALED = 1e-3
 """How far the size of a batch's gradient may be from that of the release."""
 
@@ -136,8 +139,8 @@ def uncertified(problem: Problem, found: Explanation, clear: bool) -> str:
     inputs lie in the span).
     """
     altered = bool(problem.simulator.alterations)
-    if problem.deviation:
-        return "The release holds noise, so nothing is certified."
+    if problem.noise_share > LOUDEST:
+        return f"Noise is {problem.noise_share:.0%} of the release, so nothing is certified."
     if not clear:
         return "The span does not tell tokens from others by a clear gap."
     if problem.told is None:
