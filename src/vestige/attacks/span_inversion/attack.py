@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from vestige.attacks.gradient_matching.matching import check_single_step
+from vestige.attacks.span_inversion.attention import attending_texts
 from vestige.attacks.span_inversion.last_tokens import last_tokens
 from vestige.attacks.span_inversion.output_layer import OutputLayer
 from vestige.attacks.span_inversion.prefixes import changed_share, prefixes
@@ -111,7 +112,7 @@ class SpanInversion:
             lambda *pair: changed_share(problem.network, *pair, sets.tokens, space.vocabulary),
         )
         facts |= {"tokens found": sets.count, "later layer": later.modules[0]}
-        texts, clear = self._texts(problem, later, own, sets, generator)
+        texts, clear = self._texts(problem, first, later, own, sets, generator)
         texts = [text for text in texts if text]
         if not texts:
             return nothing(problem, "No text's inputs lie in the span of a later layer.", facts)
@@ -134,6 +135,7 @@ class SpanInversion:
     def _texts(
         self,
         problem: Problem,
+        first: Projection,
         later: Projection,
         span: Span,
         sets: TokenSets,
@@ -148,8 +150,9 @@ class SpanInversion:
             clear = not grown.cut and clear_gap(grown.member, grown.other)
             return list(grown.ended), clear
         wanted = told or max(len(one) for one in sets.tokens)
+        likely = attending_texts(network, first, problem.tensors, sets.tokens)
         texts, share = whole_texts(
-            network, later, span, sets.tokens, wanted, self.starts, generator
+            network, later, span, sets.tokens, wanted, self.starts, generator, likely
         )
         return texts, share <= loosest(span)
 

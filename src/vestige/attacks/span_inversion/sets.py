@@ -1,8 +1,9 @@
 """Texts of a model that attends both ways: a choice of one token at each position.
 
-What a later layer reads depends on the whole text, so no prefix can be checked alone. One token is
-changed at a time, whichever brings all inputs closest to the span (coordinate descent; Petrov et
-al. 2024 enumerate, which a batch of two texts of 16 tokens already makes long).
+What a later layer reads depends on the whole text, so no prefix can be checked alone. Texts whose
+tokens attended to each other are tried first (``attention``); from there, and from random ones, one
+token is changed at a time, whichever brings all inputs closest to the span (coordinate descent;
+Petrov et al. 2024 enumerate, which a batch of two texts of 16 tokens already makes long).
 """
 
 from __future__ import annotations
@@ -28,9 +29,18 @@ def whole_texts(
     wanted: int,
     starts: int,
     generator: torch.Generator,
+    likely: Sequence[tuple[int, ...]] = (),
 ) -> tuple[list[tuple[int, ...]], float]:
-    """Up to ``wanted`` texts whose inputs all lie in the span, and the largest share outside."""
+    """Up to ``wanted`` texts whose inputs all lie in the span, and the largest share outside.
+
+    ``likely`` texts are tried before random ones.
+    """
     found: dict[tuple[int, ...], float] = {}
+    for text in likely:
+        text = _climb(network, layer, span, sets[: len(text)], generator, text)
+        share = float(_shares(network, layer, span, [text]).max())
+        if share <= loosest(span):
+            found[text] = share
     for start in range(starts):
         if len(found) >= wanted or progress.report(start, starts):
             break
@@ -64,10 +74,18 @@ def _climb(
     span: Span,
     sets: Sequence[Sequence[int]],
     generator: torch.Generator,
+    start: Sequence[int] | None = None,
 ) -> tuple[int, ...]:
-    """One text that no change of a single token improves, from a random one on."""
-    text = [one[int(torch.randint(len(one), (), generator=generator))] for one in sets]
-    best = float(_score(_shares(network, layer, span, [text]), span)[0])
+    """One text that no change of a single token improves, from a random or a given one on."""
+    text = (
+        list(start)
+        if start
+        else [one[int(torch.randint(len(one), (), generator=generator))] for one in sets]
+    )
+    shares = _shares(network, layer, span, [text])
+    best = float(_score(shares, span)[0])
+    if float(shares.max()) <= loosest(span):
+        return tuple(text)
     for _ in range(SWEEPS):
         changed = False
         for place in torch.randperm(len(sets), generator=generator).tolist():

@@ -35,6 +35,9 @@ MARGIN = 3.0
 BALANCED = 6
 """Rounds that scale rows and columns until the noise of all entries is about one."""
 
+LEAST = 0.3
+"""Noise is taken for this share of what was expected at least."""
+
 ALIKE = 0.25
 """Share of the smallest singular values that tell the level of noise that was not told."""
 
@@ -185,12 +188,13 @@ def _rank(values: Tensor, shape: tuple[int, int], margin: float) -> tuple[int, f
             return few, 1.0
         return rank, level
     for _ in range(20):
-        level = max(tail(rank), 0.05)
-        again = above(level, margin if level < 1 else EDGE, rank)
+        level = tail(rank)
+        # Rounding is not the same in all columns: less of it on average is no reason for more rank.
+        again = above(max(level, 1.0), margin if level < 1 else EDGE, rank)
         if again == rank or again > few - 2:
             break
         rank = again
-    return rank, level
+    return rank, max(level, LEAST)
 
 
 def _unbiased(values: Tensor, shape: tuple[int, int]) -> Tensor:
