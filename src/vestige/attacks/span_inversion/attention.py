@@ -4,8 +4,8 @@ Once the tokens of a batch are known, so are the inputs X of the first attention
 Xᵀ·Δ of its query and key layers tells the slopes Δ of every token's query and key. With S the
 scores of one head and M = ∂L/∂S, these are ∂L/∂Q = M·K/√d and ∂L/∂K = Mᵀ·Q/√d, linear in M. M is
 zero between tokens of different texts, so it names the texts. Both equations together determine M
-while a batch has fewer than about 2d tokens. Petrov et al. 2024 (DAGER) do not use this; their search
-over whole texts (Section 4.4) is exponential in their length.
+while a batch has fewer than about 2d tokens. Petrov et al. 2024 (DAGER) do not use this; their
+search over whole texts (Section 4.4) is exponential in their length.
 """
 
 from __future__ import annotations

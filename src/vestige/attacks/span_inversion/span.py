@@ -35,6 +35,9 @@ MARGIN = 3.0
 BALANCED = 6
 """Rounds that scale rows and columns until the noise of all entries is about one."""
 
+NEAR = 30.0
+"""Singular values of rounding may be this many times above the edge of independent noise."""
+
 LEAST = 0.3
 """Noise is taken for this share of what was expected at least."""
 
@@ -169,6 +172,10 @@ def _rank(values: Tensor, shape: tuple[int, int], margin: float) -> tuple[int, f
     rank, level = above(1.0, margin, 0), 1.0
     if few < 4 or rank == 0:
         return rank, level
+    if margin > EDGE:
+        rank = _before_the_drop(values[:few], rank, margin * (math.sqrt(few) + math.sqrt(many)))
+        if rank <= few - 2:
+            return rank, max(tail(rank), LEAST)
     if rank > few - 2:  # rounding explains none of it
         count = max(2, round(ALIKE * few))
         ratio = few / many
@@ -187,14 +194,20 @@ def _rank(values: Tensor, shape: tuple[int, int], margin: float) -> tuple[int, f
         if float(values[few - 1]) < 0.5 * level * edge:
             return few, 1.0
         return rank, level
-    for _ in range(20):
-        level = tail(rank)
-        # Rounding is not the same in all columns: less of it on average is no reason for more rank.
-        again = above(max(level, 1.0), margin if level < 1 else EDGE, rank)
-        if again == rank or again > few - 2:
-            break
-        rank = again
-    return rank, max(level, LEAST)
+    return rank, max(tail(rank), LEAST)
+
+
+def _before_the_drop(values: Tensor, above: int, edge: float) -> int:
+    """Rank where rounding, which can be structured, is above the edge of independent noise.
+
+    The widest drop ends it, if what follows is near the edge; where there is none, the edge does.
+    """
+    logs = values.clamp_min(1e-300).log10()
+    near = [k for k in range(1, above + 1) if k < len(values) and float(values[k]) < NEAR * edge]
+    if not near:
+        return above
+    best = max(near, key=lambda k: float(logs[k - 1] - logs[k]))
+    return best if float(logs[best - 1] - logs[best]) > 1 else above
 
 
 def _unbiased(values: Tensor, shape: tuple[int, int]) -> Tensor:
