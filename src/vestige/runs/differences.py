@@ -237,8 +237,6 @@ def _audit(path: str | Path) -> AuditReport:
         raise BadInput(
             f"{path} holds another kind, {report.kind}: vestige diff compares two audits."
         )
-            f"{path} holds another kind, {report.kind}: vestige diff compares two audits."
-        )
     if report.findings.failure is not None:
         raise BadInput(f"{path} holds an audit that was stopped: rerun its command to finish it.")
     if report.findings.smallest_pool is not None:

@@ -184,12 +184,15 @@ def rehearsal_sentence(findings: InversionFindings, attack: str) -> str:
     errors = [one.error for one in alike if one.error is not None]
     middle = distance(statistics.median(errors)) if errors else "none"
     guess = distance(statistics.median(one.guess_error for one in alike))
+    measure, against = (
+        ("share", "most common ones") if _texts(findings) else ("error", "class mean")
+    )
     if single:
         same = f"was {match.value} under the same attack" if told else "was attacked alike"
         return (
-            f"One simulated release of prior records {same} and {'came' if close else 'did not come'} "
-            f"back within half the class mean's error (error {middle}, class mean {guess}); one "
-            "rehearsal shows no rate."
+            f"One simulated release of prior records {same} and "
+            f"{'came' if close else 'did not come'} back {CAME_BACK[_texts(findings)]} "
+            f"({measure} {middle}, {against} {guess}); one rehearsal shows no rate."
         )
     were = "was" if len(alike) == 1 else "were"
     same = (
@@ -200,8 +203,7 @@ def rehearsal_sentence(findings: InversionFindings, attack: str) -> str:
     return (
         f"Of {others}, {same} {len(close)} of these came back {CAME_BACK[_texts(findings)]} "
         f"(at least {at_least(lower)}, with {share(findings.confidence)} confidence; median "
-        f"{'share' if _texts(findings) else 'error'} {middle}, "
-        f"{'most common ones' if _texts(findings) else 'class mean'} {guess})."
+        f"{measure} {middle}, {against} {guess})."
     )
 
 
