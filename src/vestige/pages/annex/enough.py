@@ -154,8 +154,8 @@ def audit_enough(report: AuditReport) -> Enough:
     rate = None if best is None else report.judgement.rates_of(best).rate
     if found.trials_finished == 1:
         needed = limits_narrow(0.5, audit_limits(found))
-        advice = f"Run about {numbers.plural(needed, 'trial')} for limits 20 points apart."
-        return Enough("one trial is a picture, not a rate", advice if needed else "")
+        advice = f"Run about {numbers.plural(needed or MOST, 'trial')} for limits 20 points apart."
+        return Enough("one trial is a picture, not a rate", advice)
     if rate is None or not rate.trials:
         return NOTHING_MISSING
     shown = report.verdict.kind in (VerdictKind.DEMONSTRATED, VerdictKind.CLAIM_REFUTED)
