@@ -10,7 +10,6 @@ from typing import Literal, cast
 
 from pydantic import ValidationError
 
-from vestige.bounds.hits import bounds_on_hits
 from vestige.choices import check_fields
 from vestige.content import code_digest, combined_digest
 from vestige.errors import BadInput, brief
@@ -241,9 +240,6 @@ class RecordRisk(Declared):
             records=tuple(
                 self._record(number, name, choice, facts, first.get(number))
                 for number, name in enumerate(self.record_names(about.seed))
-            ),
-            bounds=bounds_on_hits(
-                audit.stated_mechanism, audit.false_positive_rate, audit.decoy_count
             ),
             preflight=(*about.preflight, *version_checks(results, "releases")),
             failure=about.failure,
