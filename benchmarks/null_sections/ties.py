@@ -84,7 +84,7 @@ def tied(kind: str, count: int, seed: int, *, apart: bool = False) -> Records:
     x, y = found.x.repeat(copies, 1, 1, 1), found.y.repeat(copies)
     if "few" in kind:
         x = (2 * x).round() / 2
-    return Records(x.clamp(0, 0.99) if apart else x, y, found.space)
+    return Records(0.01 + 0.97 * x if apart else x, y, found.space)
 
 
 def _ordered(number: int) -> tuple[Distance, ...]:
