@@ -165,6 +165,8 @@ class Records:
             raise BadInput("Records are floating point and labels int64: convert them first.")
         if not all_finite(self.x):
             raise BadInput("Some records hold NaN or infinite values: remove or fill them first.")
+        if isinstance(self.space, TextSpace) and len(self):
+            _check_tokens(self.x, self.space)
         if len(self) and not 0 <= int(self.y.min()) <= int(self.y.max()) < self.classes:
             first, last = int(self.y.min()), int(self.y.max())
             advice = "subtract 1 from every label" if (first, last) == (1, self.classes) else ""
@@ -256,6 +258,15 @@ class Records:
                 part.extend(members[start:stop])
         in_train, in_held_out, in_prior = (whole[sorted(part)] for part in parts)
         return Splits(in_train, in_held_out, Prior(in_prior), len(self) - len(whole))
+
+
+def _check_tokens(x: Tensor, space: TextSpace) -> None:
+    least, most = map(int, x.aminmax())
+    if not 0 <= least <= most < space.vocabulary or not bool((x == x.round()).all()):
+        raise BadInput(
+            f"Texts are whole numbers of tokens from 0 to {space.vocabulary - 1:,}, and these run "
+            f"from {least:,} to {most:,}: make them with the tokenizer of the model."
+        )
 
 
 def all_finite(values: Tensor) -> bool:

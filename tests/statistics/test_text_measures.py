@@ -58,3 +58,17 @@ def test_details_count_once_each_and_wherever_they_stand():
     assert recovered_details("may May 12 Ada", secret) == (3, 4)
     assert recovered_details("", secret) == (0, 4)
     assert recovered_details(secret, secret) == (4, 4)
+
+
+def test_names_that_begin_a_sentence_count_if_they_stand_elsewhere():
+    found = personal_details("Ada called. We told Ada that I, and I'm sure, saw Bo. Bo left. Then?")
+    assert found == ["Ada", "Ada", "Bo", "Bo"]
+    assert personal_details("Ada called.") == []  # a limit that the rule states
+    assert personal_details("我见过她。Bo 12") == ["12"]
+
+
+@given(st.text(max_size=60))
+def test_details_are_words_of_any_text(text):
+    for detail in personal_details(text):
+        assert detail in text
+        assert detail[0].isupper() or any(sign.isdigit() for sign in detail)

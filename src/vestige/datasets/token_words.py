@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from codecs import getincrementaldecoder
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -24,15 +25,30 @@ class Vocabulary:
     """The pieces of a tokenizer by number, as they stand in a text.
 
     A piece that begins a word has a space before it; ``special`` pieces (padding, unknown) are
-    shown by name.
+    shown by name. ``raw`` are the bytes of pieces of byte-level models: a character may be spread
+    over several of them.
     """
 
     pieces: Mapping[int, str]
     size: int
+    raw: Mapping[int, bytes] = field(default_factory=dict)
 
     def piece(self, number: int) -> str:
         """What a token stands for, its number where there is no such token."""
         return self.pieces.get(number, f" #{number}")
+
+    def written(self, tokens: Sequence[int]) -> list[str]:
+        """The pieces of a text; a character of several pieces stands in the one that ends it."""
+        decoder, found = getincrementaldecoder("utf-8")("replace"), []
+        for place, token in enumerate(tokens):
+            follows = place + 1 < len(tokens) and tokens[place + 1] in self.raw
+            if token in self.raw:
+                found.append(decoder.decode(self.raw[token], final=not follows))
+                if not follows:
+                    decoder.reset()
+            else:
+                found.append(self.piece(token))
+        return found
 
 
 def words_of(tokens: Sequence[int], space: TextSpace) -> list[str]:
@@ -40,7 +56,7 @@ def words_of(tokens: Sequence[int], space: TextSpace) -> list[str]:
     if not space.tokenizer:
         return [f"{' ' if place else ''}{token}" for place, token in enumerate(tokens)]
     known = vocabulary_of(space.tokenizer)
-    pieces = [known.piece(token) for token in tokens]
+    pieces = known.written(tokens)
     return [pieces[0].lstrip(" "), *pieces[1:]] if pieces else []
 
 
@@ -72,10 +88,11 @@ def vocabulary_of(tokenizer: str) -> Vocabulary:
             "save writes (tokenizer.json)."
         ) from error
     marked = any("▁" in piece for piece in numbers)
-    pieces = {}
+    pieces, raw = {}, {}
     for piece, number in numbers.items():
         if bytes_marked:
-            shown = _bytes_of(piece)
+            raw[number] = _bytes_of(piece)
+            shown = raw[number].decode("utf-8", "replace")
         elif marked:
             shown = piece.replace("▁", " ")
         elif sticks and piece.startswith(sticks):
@@ -86,7 +103,8 @@ def vocabulary_of(tokenizer: str) -> Vocabulary:
             shown = piece if piece in CLOSING else f" {piece}"
         pieces[number] = shown
     pieces |= {number: f" {name}" for number, name in special.items()}
-    return Vocabulary(pieces, 1 + max(pieces, default=-1))
+    raw = {number: held for number, held in raw.items() if number not in special}
+    return Vocabulary(pieces, 1 + max(pieces, default=-1), raw)
 
 
 def _checked(document: Any) -> dict[str, Any]:
@@ -116,8 +134,8 @@ def _byte_signs() -> dict[str, int]:
     return signs | {chr(256 + place): byte for place, byte in enumerate(others)}
 
 
-def _bytes_of(piece: str) -> str:
+def _bytes_of(piece: str) -> bytes:
     signs = _byte_signs()
     if any(sign not in signs for sign in piece):
-        return piece
-    return bytes(signs[sign] for sign in piece).decode("utf-8", "replace")
+        return piece.encode("utf-8", "replace")
+    return bytes(signs[sign] for sign in piece)

@@ -19,6 +19,7 @@ from vestige.reports.audit import AttackFindings, AuditFindings, AuditReport, Ou
 from vestige.reports.captured_words import method_sentence
 from vestige.reports.parts import Rate, VerdictKind
 from vestige.reports.record_words import record_words
+from vestige.statistics.audit_rates import joint_confidence
 
 CURVE_SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 
@@ -197,7 +198,7 @@ def rates(report: AuditReport, lead: AttackFindings | None) -> Table:
 
 def otherwise(report: AuditReport, lead: AttackFindings | None) -> Table:
     """The same attacks by other measures, and against secrets of other trials."""
-    single = report.findings.trials_finished == 1
+    single, level = report.findings.trials_finished == 1, joint_confidence(report.findings)
     columns = [
         Column("SSIM" if single else "SSIM, median"),
         Column("Word for word"),
@@ -209,9 +210,9 @@ def otherwise(report: AuditReport, lead: AttackFindings | None) -> Table:
     cells = [
         [
             similarity(a),
-            exact_share(a),
+            exact_share(a, level),
             similarity(a, "ROUGE-L"),
-            detail_share(a),
+            detail_share(a, level),
             label_accuracy(a),
             numbers.EN_DASH if single else numbers.pooled_rate(report.judgement.rates_of(a).pooled),
         ]

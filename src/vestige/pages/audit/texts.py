@@ -9,7 +9,8 @@ from itertools import zip_longest
 
 from vestige.reports import numbers
 from vestige.reports.audit import AttackFindings, AuditFindings
-from vestige.reports.parts import Picture
+from vestige.reports.parts import Picture, Rate
+from vestige.statistics.rates import clopper_pearson
 from vestige.statistics.texts import DETAIL_RULE, detail_spans, word_spans
 
 
@@ -105,19 +106,32 @@ def shows_details(findings: AuditFindings) -> bool:
     return any(o.details is not None for a in findings.attacks for o in a.outcomes)
 
 
-def exact_share(attack: AttackFindings) -> str:
-    """How many texts came back word for word."""
-    known = [o.exact_match for o in attack.outcomes if o.exact_match is not None]
-    return (
-        f"{numbers.count(sum(known))} of {numbers.count(len(known))}" if known else numbers.EN_DASH
-    )
+def exact_share(attack: AttackFindings, confidence: float) -> str:
+    """How many texts came back word for word, with the limits of Clopper and Pearson."""
+    return _share([o.exact_match for o in attack.outcomes if o.exact_match is not None], confidence)
 
 
-def detail_share(attack: AttackFindings) -> str:
-    """How many personal details came back, over all trials."""
+def detail_share(attack: AttackFindings, confidence: float) -> str:
+    """How many personal details came back over all trials, and from how many texts any did.
+
+    Details of one text come back together, so limits are those of texts, which are independent.
+    """
     known = [o.details for o in attack.outcomes if o.details is not None]
     found, total = (sum(one[place] for one in known) for place in (0, 1))
-    return f"{numbers.count(found)} of {numbers.count(total)}" if total else numbers.EN_DASH
+    if not total:
+        return numbers.EN_DASH
+    texts = _share([one[0] > 0 for one in known if one[1]], confidence)
+    return f"{numbers.count(found)} of {numbers.count(total)}; from texts: {texts}"
+
+
+def _share(hits: Sequence[bool], confidence: float) -> str:
+    if not hits:
+        return numbers.EN_DASH
+    lower, upper = clopper_pearson(sum(hits), len(hits), confidence)
+    rate = Rate(hits=sum(hits), trials=len(hits), lower=lower, upper=upper)
+    if 0 < rate.hits < rate.trials:
+        return f"{numbers.hits_of(rate)} ({numbers.limits(lower, upper)})"
+    return numbers.rate_with_limits(rate)
 
 
 def _words(picture: Picture | None) -> tuple[str, ...]:
