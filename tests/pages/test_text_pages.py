@@ -69,6 +69,12 @@ def test_a_redacted_page_and_report_hold_no_word_of_a_text(tmp_path):
                 if len(word.strip()) > 6:
                     assert word.strip() not in plain(page)
                     assert word.strip() not in document
+        for picture in (exhibit.secret, exhibit.decoy, exhibit.reconstruction):
+            words = [] if picture is None else picture.words
+            for place in range(len(words) - 2):
+                run_of_three = "".join(words[place : place + 3]).strip()
+                assert run_of_three not in plain(page)
+                assert run_of_three not in document
     assert "Texts are withheld." in page
     assert render_audit(redacted) == page
     (tmp_path / "report.json").write_text(report().model_dump_json())
@@ -126,6 +132,16 @@ def test_markup_in_a_text_is_escaped():
     page = render_audit(report().model_copy(update={"findings": findings}))
     assert "<script> " not in page
     assert "&lt;script&gt;" in page
+
+
+def test_other_scripts_have_their_own_direction():
+    """Browsers set a text from right to left by its first letter, where they are told to look."""
+    other = text("المريضة", " ليلى", " 14")
+    found = report().findings
+    exhibit = found.exhibits[0].model_copy(update={"secret": other, "reconstruction": other})
+    findings = found.model_copy(update={"exhibits": (exhibit, *found.exhibits[1:])})
+    page = render_audit(report().model_copy(update={"findings": findings}))
+    assert '<dd dir="auto">المريضة ليلى' in page
 
 
 def test_candidates_of_a_captured_gradient_are_sentences():
