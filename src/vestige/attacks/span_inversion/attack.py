@@ -118,7 +118,8 @@ class SpanInversion:
             return nothing(problem, "No text's inputs lie in the span of a later layer.", facts)
         found = _best(problem, texts)
         reason = uncertified(problem, found, clear and sets.clear)
-        facts |= {"unexplained": found.unexplained, "certified": 0 if reason else found.size}
+        facts |= {"unexplained": found.unexplained, "scale": found.scale}
+        facts["certified"] = 0 if reason else found.size
         chosen = [one for one, count in enumerate(found.counts) for _ in range(count)]
         confidence = UNCERTIFIED * max(0.0, 1 - found.unexplained) if reason else HIGHEST
         return Reconstruction(

@@ -171,7 +171,8 @@ def uncertified(problem: Problem, found: Explanation, clear: bool) -> str:
         return "Some texts have gradients that cannot be told apart."
     if found.unexplained > problem.tolerance:
         return f"The texts leave {found.unexplained:.1e} of the gradient unexplained."
-    if abs(found.scale - 1) > max(SCALED, problem.tolerance) and not altered:
+    # A clipped gradient is shorter than that of its texts and has the same direction.
+    if not (0 < found.scale < 1 + max(SCALED, problem.tolerance)) and not altered:
         return f"The release is {found.scale:.3g} times the gradient of these texts."
     return ""
 
