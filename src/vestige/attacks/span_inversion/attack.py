@@ -109,7 +109,9 @@ class SpanInversion:
         )
         later, own = best_layer(
             problem.spans(layers, (Reach.EARLIER, Reach.ALL)),
-            lambda *pair: changed_share(problem.network, *pair, sets.tokens, space.vocabulary),
+            lambda one, its: changed_share(
+                problem.network, one, its, sets.tokens, space.vocabulary
+            ),
         )
         facts |= {"tokens found": sets.count, "later layer": later.modules[0]}
         texts, clear = self._texts(problem, first, later, own, sets, generator)

@@ -55,7 +55,7 @@ def attending_texts(
         outputs.append(made.double())
     if outputs[0].shape != outputs[1].shape or outputs[0].shape[1] % heads:
         return []
-    ties = _ties(*outputs, *slopes, heads)
+    ties = _ties(outputs[0], outputs[1], slopes[0], slopes[1], heads)
     return _grouped(ties, pairs, sets)
 
 

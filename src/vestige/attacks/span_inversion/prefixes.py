@@ -57,7 +57,7 @@ def prefixes(
     member, other, cut = math.inf, -math.inf, False
     usual = changed_share(network, layer, span, sets, vocabulary)
     for position, tokens in enumerate(sets):
-        tried = [(*prefix, token) for prefix in open_ for token in tokens]
+        tried: list[tuple[int, ...]] = [(*prefix, token) for prefix in open_ for token in tokens]
         if not tried:
             break
         evidence = last_evidence(network, layer, span, tried, usual).tolist()
