@@ -370,3 +370,16 @@ def test_tokens_that_attended_to_each_other_form_the_texts_of_an_encoder():
     solved = read(held, records, 3)
     assert counted(solved.candidates) == counted(records.x)
     assert solved.info["certified"] == 3
+
+
+def test_a_text_of_one_token_is_not_certified_where_nothing_tells_its_length():
+    """Without positions all places read the same, and a mean does not tell how many there were."""
+    space = space_of(CAUSAL)
+    held = victim(CAUSAL, space)
+    with torch.no_grad():
+        held.simulator.model.model.positions.weight.zero_()
+    x = torch.zeros((1, space.length))
+    x[0, :3] = 7
+    found = read(replace(held), Records(x, torch.tensor([0]), space), 1)
+    assert found.info["certified"] == 0
+    assert "repeats its last token" in found.remark

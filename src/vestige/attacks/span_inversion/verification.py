@@ -171,10 +171,32 @@ def uncertified(problem: Problem, found: Explanation, clear: bool) -> str:
         return "Some texts have gradients that cannot be told apart."
     if found.unexplained > problem.tolerance:
         return f"The texts leave {found.unexplained:.1e} of the gradient unexplained."
+    if repeatable(problem, found):
+        return "A text that repeats its last token more or less often has the same gradient."
     # A clipped gradient is shorter than that of its texts and has the same direction.
     if not (0 < found.scale < 1 + max(SCALED, problem.tolerance)) and not altered:
         return f"The release is {found.scale:.3g} times the gradient of these texts."
     return ""
+
+
+def repeatable(problem: Problem, found: Explanation) -> bool:
+    """Whether a text that ends with one token again and again may have been longer or shorter.
+
+    A model without positions reads the same at all places of a text of one token, and the mean over
+    predicted tokens does not tell how many there were.
+    """
+    batch = [one for one, count in enumerate(found.counts) for _ in range(count)]
+    texts, labels = [found.texts[one] for one in batch], [found.labels[one] for one in batch]
+    for place, text in enumerate(texts):
+        if len(text) < 2 or text[-1] != text[-2]:
+            continue
+        others = [text[:-1]] if len(text) > 2 else []
+        others += [(*text, text[-1])] if len(text) < problem.space.length else []
+        for other in others:
+            left, _ = problem.left_over([*texts[:place], other, *texts[place + 1 :]], labels)
+            if left <= problem.tolerance:
+                return True
+    return False
 
 
 def rows_of(texts: Sequence[Sequence[int]], problem: Problem) -> torch.Tensor:
