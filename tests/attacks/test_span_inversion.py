@@ -377,9 +377,10 @@ def test_a_text_of_one_token_is_not_certified_where_nothing_tells_its_length():
     space = space_of(CAUSAL)
     held = victim(CAUSAL, space)
     with torch.no_grad():
-        held.simulator.model.model.positions.weight.zero_()
+        held.simulator.model.model.positions.weight.zero_().requires_grad_(False)
     x = torch.zeros((1, space.length))
     x[0, :3] = 7
-    found = read(replace(held), Records(x, torch.tensor([0]), space), 1)
+    still = SharedGradient(held.simulator.model, mode="eval", loss=own_loss)
+    found = read(still, Records(x, torch.tensor([0]), space), 1)
     assert found.info["certified"] == 0
     assert "repeats its last token" in found.remark
