@@ -190,7 +190,8 @@ def _best(problem: Problem, texts: Sequence[tuple[int, ...]]) -> Explanation:
         # Without their last tokens the true texts already explain more than others.
         best = explained(problem, texts)
         some = _largest(best, problem.told)
-        best = explained(problem, _with_last_tokens(problem, some, [1] * len(some)))
+        if some:
+            best = explained(problem, _with_last_tokens(problem, some, [1] * len(some)))
         if best.unexplained <= problem.tolerance:
             return best
     for counts in repetitions(len(texts), problem.told):

@@ -174,11 +174,13 @@ class Problem:
         matrix, variance = layer.matrix(self.tensors), self.variance(layer)
         told = self.deviation > 0
         found = Span.of(matrix, variance, rounding, told=told)
-        if told or found.level < UNTOLD:
+        if told or (found.level < UNTOLD and not found.full):
             return found
-        even = torch.ones_like(variance)
-        level = Span.of(matrix, even * float(variance.mean()), rounding).level
-        return Span.of(matrix, variance + even * float(variance.mean()) * level**2, rounding)
+        unit = float(variance.mean())
+        even = Span.of(matrix, torch.full_like(variance, unit), rounding)
+        if even.full:
+            return found
+        return Span.of(matrix, variance + unit * even.level**2, rounding)
 
     def spans(
         self, layers: Sequence[Projection], reaches: Sequence[Reach]
