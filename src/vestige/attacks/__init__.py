@@ -29,5 +29,6 @@ if TYPE_CHECKING:
     from vestige.attacks.rehearsed_confidence import RehearsedConfidence as RehearsedConfidence
     from vestige.attacks.span_inversion.attack import SpanInversion as SpanInversion
     from vestige.attacks.tensor_features.attack import TensorFeatures as TensorFeatures
+    from vestige.attacks.text_search.attack import TextSearch as TextSearch
 else:
     __getattr__, __dir__, __all__ = lazy_names(__name__)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from vestige.priors.private_images import clipping_factors as clipping_factors
     from vestige.priors.private_images import privatize as privatize
     from vestige.priors.schedule import NoiseSchedule as NoiseSchedule
+    from vestige.priors.token_ngrams import TokenNgrams as TokenNgrams
     from vestige.priors.unknowns import FactorTrial as FactorTrial
     from vestige.priors.unknowns import likeliest_deviation as likeliest_deviation
     from vestige.priors.unknowns import try_factors as try_factors
