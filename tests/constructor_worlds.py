@@ -45,6 +45,7 @@ from vestige.attacks import (
     RehearsedConfidence,
     SpanInversion,
     TensorFeatures,
+    TextSearch,
 )
 from vestige.attacks.combined_inversion.recipes import Recipe
 from vestige.attacks.head_inversion.affine_copies import AffineCopies
@@ -244,6 +245,7 @@ VALID: tuple[Callable[[], Any], ...] = (
     TokenSetDistance,
     EmbeddingReading,
     SpanInversion,
+    TextSearch,
     lambda: Records(torch.zeros(2, 1, 4, 4), torch.tensor([0, 1]), SPACE),
     lambda: Prior(draws(3, 6)),
     Hints,

@@ -32,6 +32,7 @@ from vestige.attacks import (
     RehearsedConfidence,
     SpanInversion,
     TensorFeatures,
+    TextSearch,
 )
 from vestige.errors import VestigeError
 from vestige.interfaces import (
@@ -77,14 +78,14 @@ ATTACKS = [
 REAL = [cls for cls in ATTACKS if cls is not Guess]
 
 SEARCH = [cls for cls in REAL if "iterations" in {f.name for f in dataclasses.fields(cls)}]
-UNROLL = [c for c in SEARCH if c is not FeatureInversion and UpdateRelease in c.reads]
+UNROLL = [c for c in SEARCH if c not in (FeatureInversion, TextSearch) and UpdateRelease in c.reads]
 HEADS = [HeadInversion, HeadReconstructor]
 IMPRINT = [ImprintReading]
 GAUSSIAN = [TensorFeatures]
 MODEL = [cls for cls in ATTACKS if GradientRelease not in cls.reads and cls not in HEADS]
 CONVEX = [ClosedForm]
 PRIVATE = [PriorMatching]
-TEXT = [EmbeddingReading, SpanInversion]
+TEXT = [EmbeddingReading, SpanInversion, TextSearch]
 
 
 def slow_for(classes, *slowest):
@@ -146,7 +147,7 @@ def thorough(cls):
         return cls(size=8, steps=150, learning_rate=1e-3, validation=0.2)
     if cls is HeadInversion:
         return cls(FullyConnectedDecoder((128,)), examples=40_000, shadows=60, batch_size=60)
-    return cls(iterations=150) if cls in SEARCH else cls()
+    return cls(iterations=150) if cls in SEARCH and cls not in TEXT else cls()
 
 
 def quick(cls, **changes):

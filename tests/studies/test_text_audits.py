@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from text_worlds import SPACE, model, text_audit, texts, victim
 from vestige import Audit, Prior, Records, TextSpace, attacks, datasets, networks, run
-from vestige.attacks import EmbeddingReading, Guess, SpanInversion
+from vestige.attacks import EmbeddingReading, Guess, SpanInversion, TextSearch
 from vestige.defenses import GradientNoise
 from vestige.distances import TokenDistance, TokenSetDistance, distance_label, mean_squared_error
 from vestige.errors import BadInput
@@ -31,7 +31,11 @@ from vestige.victims import FederatedUpdate, LocalTraining, Normalization, Share
 @pytest.mark.parametrize("task", ["classification", "language modelling"])
 def test_an_audit_of_texts_runs_from_recommendation_to_report(task, tmp_path):
     audit = text_audit(None, victim=victim(task), trials=6)
-    assert [type(one) for one in audit.chosen_attacks] == [SpanInversion, EmbeddingReading]
+    assert [type(one) for one in audit.chosen_attacks] == [
+        SpanInversion,
+        EmbeddingReading,
+        TextSearch,
+    ]
     report = run(audit, seed=0, directory=tmp_path / "run")
     assert report.verdict.kind is VerdictKind.DEMONSTRATED
     found = report.findings
@@ -75,7 +79,7 @@ def test_other_attacks_are_refused_in_one_sentence(cls):
 def test_text_attacks_refuse_other_records():
     from worlds import small_audit
 
-    for attack in (SpanInversion(), EmbeddingReading()):
+    for attack in (SpanInversion(), EmbeddingReading(), TextSearch()):
         report = run(replace(small_audit([attack]), trials=1), seed=0)
         assert "texts" in report.findings.failure.message
 

@@ -128,8 +128,8 @@ def check_reads(attacks: Sequence[Attack], kind: type[Release], space: Space) ->
                 named = f"{type(attack).__name__}, around {inner.name},"
             raise BadInput(
                 f"{named} does not read texts, whose values are numbers of tokens: use "
-                "SpanInversion() or EmbeddingReading(), or leave attacks out to have them "
-                "recommended; an attack of your own says that it does by reads_texts = True."
+                "SpanInversion(), EmbeddingReading() or TextSearch(), or leave attacks out to have "
+                "them recommended; an attack of your own says that it does by reads_texts = True."
             )
         if kind not in attack.reads:
             raise BadInput(

@@ -100,6 +100,8 @@ def _texts() -> Iterator[Choice]:
     yield Choice(attacks.SpanInversion(), reason + "put in order by a later layer.")
     reason = "The embedding is trained and not tied to the output layer: rows of its gradient name "
     yield Choice(attacks.EmbeddingReading(), reason + "the tokens, without their order.")
+    reason = "Noise, pruning and clipping leave no exact span: texts are searched that match the "
+    yield Choice(attacks.TextSearch(), reason + "gradient and that a model of public texts likes.")
 
 
 def _imprint_layer(situation: Situation) -> Iterator[Choice]:

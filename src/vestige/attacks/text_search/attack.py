@@ -80,7 +80,7 @@ class TextSearch:
     iterations: int = 90
     restarts: int = 3
     distance: Literal["cosine", "tag"] = "cosine"
-    trust: float = 1.0
+    trust: float = 3.0
     language_weight: float = 1.0
     beam: int = 32
 

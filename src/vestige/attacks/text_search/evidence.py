@@ -27,6 +27,9 @@ FINEST = 1e-4
 SURE = 15.0
 """Nats of a token that is surely there; more would outweigh what else is known."""
 
+ROUNDING = 1e-7
+"""Singular values are not known better than to this share of the largest."""
+
 SHY = 5.0
 """Nats from which on the middle between members and others is taken for the line between them."""
 
@@ -49,14 +52,15 @@ def kept_shares(values: Tensor, deviation: float, rows: int, columns: int) -> Te
     middle = squares - 1 - ratio
     true = (middle + (middle.square() - 4 * ratio).clamp_min(0).sqrt()) / 2
     true = true.clamp_min(1e-300)
-    share = 1 - ratio * (1 + true) / (true * (true + ratio))
+    share = 1 - ratio * (1 / true + 1) / (true + ratio)
     return torch.where(above, share, 0.0).clamp(0, 1)
 
 
 def estimated_deviation(values: Tensor, rows: int, columns: int) -> float:
     """Noise that explains the smallest quarter of the singular values of (rows, columns)."""
     lowest = values.sort().values[: max(1, rows // 4)]
-    return float(lowest.square().mean().sqrt()) / math.sqrt(columns)
+    least = ROUNDING * float(values.max())
+    return max(least, float(lowest.square().mean().sqrt())) / math.sqrt(columns)
 
 
 @dataclass(frozen=True)

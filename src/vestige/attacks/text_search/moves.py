@@ -15,6 +15,9 @@ from vestige.attacks.text_search.objective import Objective, Texts
 IDLE = 4
 """Rounds without a gain after which a descent ends."""
 
+GROWN = 6
+"""Tokens at the end of a text that are tried in one round."""
+
 PER_PLACE = 3
 """Tokens that are tried at one position in one round, at most."""
 
@@ -62,7 +65,7 @@ class Descent:
 
     def _round(self, best: State) -> State:
         replaced = self._replacements(best)
-        moved = list(self._reordered(best.texts))
+        moved = [*self._reordered(best.texts), *self._predicted(best.texts)]
         tried = [_with(best.texts, *one) for one in replaced] + moved
         if not tried:
             return best
@@ -161,6 +164,21 @@ class Descent:
                 else:
                     text.pop()
             yield _replaced(texts, number, tuple(text))
+
+    def _predicted(self, texts: Texts) -> Iterator[Texts]:
+        """Batches with one text of a language model grown by a token that is only predicted.
+
+        No layer reads it, and the slope by the predicted token tells which one it was.
+        """
+        objective, number = self.objective, int(self.generator.integers(len(texts)))
+        text, relaxation = texts[number], self.objective.relaxation
+        if not objective.modelling or relaxation is None or len(text) >= objective.space.length:
+            return
+        grown = _replaced(texts, number, (*text, self._drawn(text, len(text))))
+        slopes = relaxation.slopes(objective.rows(grown))[0][number, len(text)]
+        slopes[objective.space.padding] = torch.inf
+        for token in slopes.argsort()[:GROWN].tolist():
+            yield _replaced(texts, number, (*text, token))
 
     def _evidence(self, place: int, *, last: bool) -> np.ndarray:
         """Evidence of each token at a place; nothing reads the last one of a language model."""

@@ -17,6 +17,9 @@ from vestige.simulation.losses import logits_of
 from vestige.simulation.second_derivatives import twice_differentiable
 
 
+VANISHING = 1e-20
+"""Squared norms below this are zero: a text of one token leaves no gradient of a language model."""
+
 Distance = Callable[[Tensor, Tensor], Tensor]
 """(simulated (n,), observed (n,)) → a number, zero where both agree; differentiable."""
 
@@ -100,15 +103,19 @@ class Relaxation:
             lengths = (vectors.norm(dim=-1) * real).sum() / real.sum().clamp_min(1)
             loss = distance(made, self.matching.observed)
             loss = loss + norm_weight * ((lengths - usual) / usual).square()
-            (vectors.grad,) = torch.autograd.grad(loss, vectors)
+            (slope,) = torch.autograd.grad(loss, vectors)
+            vectors.grad = slope.nan_to_num()
             optimizer.step()
         return vectors.detach()
 
     def similarities(self, vectors: Tensor) -> Tensor:
-        """Log-likelihoods (batch, length, vocabulary) of tokens whose embeddings vary as much as
-        the vocabulary's own do by chance, given vectors (batch, length, width)."""
+        """Log-likelihoods (batch, length, vocabulary) of tokens given vectors (batch, length, width).
+
+        Vectors vary around a token's embedding as much as embeddings do among each other.
+        """
         table = self.table.detach()
-        squared = torch.cdist(vectors, table[None]).square()
+        squared = vectors.square().sum(-1, keepdim=True) + table.square().sum(1)
+        squared = squared - 2 * vectors @ table.mT
         return -squared / (2 * table.var().clamp_min(1e-30))
 
     def slopes(self, rows: Tensor) -> tuple[Tensor, float]:
@@ -122,15 +129,15 @@ class Relaxation:
         made = self.gradient(shares @ self.table, shares, rows)
         distance = cosine(made, self.matching.observed)
         (slope,) = torch.autograd.grad(distance, shares)
+        slope = slope.nan_to_num()
         there = slope.gather(2, rows.long()[..., None])
         return (slope - there).detach(), float(distance.detach())
 
 
 def cosine(made: Tensor, observed: Tensor) -> Tensor:
     """1 − cosine of two vectors, differentiable."""
-    tiny = torch.finfo(made.dtype).tiny
-    own = made / torch.linalg.vector_norm(made).clamp_min(tiny)
-    return (own - observed / torch.linalg.vector_norm(observed).clamp_min(tiny)).square().sum() / 2
+    own = made / (made.square().sum() + VANISHING).sqrt()
+    return (own - observed / (observed.square().sum() + VANISHING).sqrt()).square().sum() / 2
 
 
 def tag(made: Tensor, observed: Tensor, absolute: float = 0.1) -> Tensor:
