@@ -148,9 +148,11 @@ class _Search:
         evidence = Evidence.of(self.matching, self.space, self.layers, self.matching.observed)
         rounds = -(-settings.iterations // settings.restarts)
         best, done = None, 0
-        for restart in range(min(settings.restarts, settings.iterations)):
+        for _ in range(min(settings.restarts, settings.iterations)):
             steps = rounds // 2 if best is not None and objective.relaxation is not None else 0
-            table = evidence.table if best is None else self._moved(best, evidence, steps, generator)
+            table = (
+                evidence.table if best is None else self._moved(best, evidence, steps, generator)
+            )
             start = self._batch(self._decoded(Evidence(evidence.network, table, evidence.later)))
             found = self._improved(start, evidence, rounds - steps, done + steps, generator)
             if best is None or found.score < best.score:

@@ -164,7 +164,7 @@ def read_nats(network: nn.Module, spans: Sequence[WeighedSpan], rows: Tensor) ->
 def token_nats(
     network: nn.Module, spans: Sequence[WeighedSpan], vocabulary: int, length: int
 ) -> Tensor:
-    """Evidence (length, vocabulary) that a token stood at a position, by a layer that reads it alone.
+    """Evidence (length, vocabulary) that a token stood at a place, by a layer that reads it alone.
 
     It is counted from halfway between members and the same tokens elsewhere, which share their
     embedding, and it ends at ``SURE``: of two tokens that are both there, one may be clearer.

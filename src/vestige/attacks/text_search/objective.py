@@ -107,8 +107,7 @@ class Objective:
     def scores(self, batches: Sequence[Texts]) -> list[float]:
         """The score of each batch."""
         return [
-            self.score(texts, distance)
-            for texts, distance in zip(batches, self.distances(batches))
+            self.score(texts, distance) for texts, distance in zip(batches, self.distances(batches))
         ]
 
     def score(self, texts: Texts, distance: float) -> float:

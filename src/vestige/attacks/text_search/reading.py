@@ -24,8 +24,10 @@ from vestige.records import TextSpace
 from vestige.simulation.alterations import split_like
 
 ABSENT, ABSENT_MASKED = 12.0, 3.0
-"""Nats against a token whose row of the embedding's gradient is zero, or noise; and where a mask may
-have removed the row."""
+"""Nats against a token whose row of the embedding's gradient is zero, or noise.
+
+The second number is for releases under a mask, which may have removed the row.
+"""
 
 LEAST = -40.0
 """Nats against a text that later layers do not confirm, at most at each position."""

@@ -16,7 +16,6 @@ from vestige.simulation.local_training import gradient_of
 from vestige.simulation.losses import logits_of
 from vestige.simulation.second_derivatives import twice_differentiable
 
-
 VANISHING = 1e-20
 """Squared norms below this are zero: a text of one token leaves no gradient of a language model."""
 
@@ -109,7 +108,7 @@ class Relaxation:
         return vectors.detach()
 
     def similarities(self, vectors: Tensor) -> Tensor:
-        """Log-likelihoods (batch, length, vocabulary) of tokens given vectors (batch, length, width).
+        """Log-likelihoods (batch, length, vocabulary) of tokens for vectors (batch, length, width).
 
         Vectors vary around a token's embedding as much as embeddings do among each other.
         """
@@ -119,7 +118,7 @@ class Relaxation:
         return -squared / (2 * table.var().clamp_min(1e-30))
 
     def slopes(self, rows: Tensor) -> tuple[Tensor, float]:
-        """Change of the cosine distance (batch, length, vocabulary) by each token, and the distance.
+        """Change of the cosine distance (batch, length, vocabulary) by each token, and itself.
 
         The first order of replacing a token: the distance's derivative by the shares of tokens
         (Ebrahimi et al. 2018, HotFlip, Eq. 1), less that of the token that is there.
@@ -141,9 +140,9 @@ def cosine(made: Tensor, observed: Tensor) -> Tensor:
 
 
 def tag(made: Tensor, observed: Tensor, absolute: float = 0.1) -> Tensor:
-    """Squared plus ``absolute`` times the absolute difference (Deng et al. 2021, TAG, Eq. 5), scaled.
+    """Squared plus ``absolute`` times the absolute difference (Deng et al. 2021, TAG, Eq. 5).
 
-    As shares of what was released, so that one learning rate suits all models.
+    Both as shares of what was released, so that one learning rate suits all models.
     """
     difference = made - observed
     squared = difference.square().sum() / observed.square().sum().clamp_min(1e-30)
