@@ -71,6 +71,7 @@ from vestige.priors import (
     PriorDenoiser,
     PriorTraining,
     PrivateImages,
+    TokenNgrams,
 )
 from vestige.priors.component_decoders import ComponentDecoder
 from vestige.priors.feature_decoders import ConvolutionalDecoder, FullyConnectedDecoder
@@ -293,6 +294,7 @@ VALID: tuple[Callable[[], Any], ...] = (
     defenses.Undefended,
     lambda: PriorDenoiser(diffusion()),
     PriorTraining,
+    lambda: TokenNgrams(9),
     lambda: PrivateImages(torch.zeros(1, 1, 4, 4), 1.0, 1.0),
     InProcess,
     lambda: LocalProcesses(2),

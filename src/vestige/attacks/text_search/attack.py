@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from vestige.attacks.embedding_reading import embedding_of
 from vestige.attacks.gradient_matching.matching import (
     Matching,
     batch_size_of,
@@ -23,6 +24,7 @@ from vestige.attacks.text_search.objective import Objective, Texts
 from vestige.attacks.text_search.reading import Evidence
 from vestige.attacks.text_search.relaxation import cosine, tag
 from vestige.choices import check_fields
+from vestige.errors import BadInput
 from vestige.interfaces import (
     GradientRelease,
     Observation,
@@ -145,7 +147,7 @@ class _Search:
     def run(self, generator: torch.Generator) -> Reconstruction:
         """The best batch of all restarts."""
         settings, objective = self.settings, self.objective
-        evidence = Evidence.of(self.matching, self.space, self.layers, self.matching.observed)
+        evidence = self._evidence(self.matching.observed)
         rounds = -(-settings.iterations // settings.restarts)
         best, done = None, 0
         for _ in range(min(settings.restarts, settings.iterations)):
@@ -162,6 +164,14 @@ class _Search:
                 break
         assert best is not None
         return self._reconstruction(best)
+
+    def _evidence(self, vector: Tensor) -> Evidence:
+        """What a vector of the matched entries says of single tokens."""
+        try:
+            name = embedding_of(self.matching.simulator, self.space)
+        except BadInput:  # frozen, or tied to the output layer
+            name = ""
+        return Evidence.of(self.matching, self.space, self.layers, name, vector)
 
     def _improved(
         self, start: Texts, evidence: Evidence, rounds: int, done: int, generator: torch.Generator
@@ -216,7 +226,7 @@ class _Search:
                     if other != place:
                         part = self._gradient(text, labels[other])
                         left -= part * (weights[other] / sum(weights))
-                evidence = Evidence.of(self.matching, self.space, self.layers, left)
+                evidence = self._evidence(left)
                 pool = self._decoded(evidence)
                 tried = [(*best[:place], one, *best[place + 1 :]) for one in pool]
                 scores = objective.scores(tried)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from vestige.attacks.embedding_reading import embedding_of
 from vestige.attacks.gradient_matching.matching import Matching
 from vestige.attacks.span_inversion.projections import Projection, Reach
 from vestige.attacks.text_search.decoding import Prefixes, Text
@@ -19,7 +18,6 @@ from vestige.attacks.text_search.evidence import (
     token_nats,
     weighed_spans,
 )
-from vestige.errors import BadInput
 from vestige.records import TextSpace
 from vestige.simulation.alterations import split_like
 
@@ -43,9 +41,17 @@ class Evidence:
 
     @classmethod
     def of(
-        cls, matching: Matching, space: TextSpace, layers: Sequence[Projection], vector: Tensor
+        cls,
+        matching: Matching,
+        space: TextSpace,
+        layers: Sequence[Projection],
+        embedding: str,
+        vector: Tensor,
     ) -> Evidence:
-        """Evidence in a vector of the entries that are matched."""
+        """Evidence in a vector of the entries that are matched.
+
+        ``embedding`` names the weight whose rows name tokens, empty where there is none.
+        """
         like = {name: matching.release.tensors[name] for name in matching.names}
         if matching.kept is not None:
             full = vector.new_zeros(sum(tensor.numel() for tensor in like.values()))
@@ -56,13 +62,9 @@ class Evidence:
         network = matching.simulator.network
         spans = weighed_spans(layers, tensors, deviation)
         table = token_nats(network, spans, space.vocabulary, space.length)
-        try:
-            name = embedding_of(matching.simulator, space)
-        except BadInput:  # frozen, or tied to the output layer
-            name = ""
-        if name in tensors:
+        if embedding in tensors:
             absent = ABSENT if matching.kept is None else ABSENT_MASKED
-            table = table + row_nats(tensors[name].cpu(), space.vocabulary, deviation, absent)
+            table = table + row_nats(tensors[embedding].cpu(), space.vocabulary, deviation, absent)
         return cls(network, table, [one for one in spans if one.layer.reach is Reach.EARLIER])
 
     @property
