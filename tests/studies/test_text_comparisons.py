@@ -117,7 +117,9 @@ def test_accuracy_of_a_language_model_is_that_of_its_next_tokens():
 
 
 @pytest.mark.parametrize(
-    "distance", [structural_dissimilarity, ShiftTolerant(), SignTolerant()], ids=repr
+    "distance",
+    [structural_dissimilarity, ShiftTolerant(), SignTolerant()],
+    ids=["structural", "shift", "sign"],
 )
 def test_distances_of_numbers_are_refused(distance):
     with pytest.raises(BadInput, match="numbers of tokens: use TokenDistance"):

@@ -16,13 +16,13 @@ from vestige.attacks.gradient_matching.matching import (
     check_single_step,
     labels_of,
 )
-from vestige.attacks.span_inversion.attack import text_space
 from vestige.attacks.span_inversion.projections import Projection, projections
 from vestige.attacks.text_search.decoding import Text, chosen_batch, decode, pooled
 from vestige.attacks.text_search.moves import Descent, State, as_numpy
 from vestige.attacks.text_search.objective import Objective, Texts
 from vestige.attacks.text_search.reading import Evidence
 from vestige.attacks.text_search.relaxation import cosine, tag
+from vestige.attacks.text_space import text_space
 from vestige.choices import check_fields
 from vestige.errors import BadInput
 from vestige.interfaces import (
