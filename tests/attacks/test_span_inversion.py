@@ -383,4 +383,4 @@ def test_a_text_of_one_token_is_not_certified_where_nothing_tells_its_length():
     still = SharedGradient(held.simulator.model, mode="eval", loss=own_loss)
     found = read(still, Records(x, torch.tensor([0]), space), 1)
     assert found.info["certified"] == 0
-    assert "repeats its last token" in found.remark
+    assert "another length has the same gradient" in found.remark

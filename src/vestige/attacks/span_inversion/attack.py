@@ -119,7 +119,7 @@ class SpanInversion:
         if not texts:
             return nothing(problem, "No text's inputs lie in the span of a later layer.", facts)
         found = _best(problem, texts)
-        reason = uncertified(problem, found, clear and sets.clear)
+        reason = uncertified(problem, first, found, clear and sets.clear)
         facts |= {"unexplained": found.unexplained, "scale": found.scale}
         facts["certified"] = 0 if reason else found.size
         chosen = [one for one, count in enumerate(found.counts) for _ in range(count)]

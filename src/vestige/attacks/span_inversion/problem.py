@@ -198,7 +198,7 @@ class Problem:
 
     def gradient(self, text: Sequence[int], label: int) -> Tensor:
         """The compared gradient of one text alone, as one vector."""
-        made = self._made([text], [label])
+        made = self.made([text], [label])
         return torch.cat([made[name].flatten().double() for name in self.compared])
 
     def left_over(
@@ -208,7 +208,7 @@ class Problem:
 
         The batch may be scaled; by what is the second number.
         """
-        made = self._made(texts, labels)
+        made = self.made(texts, labels)
         pairs = [(made[name].double(), self.tensors[name].double()) for name in self.tensors]
         both = sum(float((one * other).sum()) for one, other in pairs)
         own = sum(float(one.square().sum()) for one, _ in pairs)
@@ -216,7 +216,7 @@ class Problem:
         rest = sum(float((other - scale * one).square().sum()) for one, other in pairs)
         return rest**0.5 / self.norm, scale
 
-    def _made(self, texts: Sequence[Sequence[int]], labels: Sequence[int]) -> dict[str, Tensor]:
+    def made(self, texts: Sequence[Sequence[int]], labels: Sequence[int]) -> dict[str, Tensor]:
         """The gradient of a batch of texts."""
         like, classes = self.simulator.like, len(self.space.class_names)
         longest, padding = max(map(len, texts)), self.space.padding

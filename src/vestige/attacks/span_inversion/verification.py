@@ -11,6 +11,8 @@ import torch
 from scipy.optimize import nnls
 
 from vestige.attacks.span_inversion.problem import Problem
+from vestige.attacks.span_inversion.projections import Projection
+from vestige.attacks.span_inversion.rivals import rival
 
 MOST_LABELLINGS, MOST_ORDERS = 512, 20_000
 """Assignments of labels to texts that are tried one by one, and orders that are looked through."""
@@ -150,13 +152,14 @@ def labellings(
     return list(itertools.islice(ways, MOST_LABELLINGS))
 
 
-def uncertified(problem: Problem, found: Explanation, clear: bool) -> str:
+def uncertified(problem: Problem, first: Projection, found: Explanation, clear: bool) -> str:
     """Why texts are not certified, in a sentence; empty if they are.
 
     Certified texts, each as often as it says, are the batch: they explain the release to its own
-    precision, no other text that was considered could stand for one of them, as many were told, and
-    the spans told members from others by a wide gap (whole texts that were searched: all of their
-    inputs lie in the span).
+    precision, no other text that was considered and none of their close relatives (``rivals``)
+    could stand for one of them, as many were told, and the spans told members from others by a wide
+    gap (whole texts that were searched: all of their inputs lie in the span). ``first`` is the
+    layer whose span told the tokens.
     """
     altered = bool(problem.simulator.alterations)
     if problem.noise_share > LOUDEST:
@@ -171,32 +174,14 @@ def uncertified(problem: Problem, found: Explanation, clear: bool) -> str:
         return "Some texts have gradients that cannot be told apart."
     if found.unexplained > problem.tolerance:
         return f"The texts leave {found.unexplained:.1e} of the gradient unexplained."
-    if repeatable(problem, found):
-        return "A text that repeats its last token more or less often has the same gradient."
     # A clipped gradient is shorter than that of its texts and has the same direction.
     if not (0 < found.scale < 1 + max(SCALED, problem.tolerance)) and not altered:
         return f"The release is {found.scale:.3g} times the gradient of these texts."
-    return ""
-
-
-def repeatable(problem: Problem, found: Explanation) -> bool:
-    """Whether a text that ends with one token again and again may have been longer or shorter.
-
-    A model without positions reads the same at all places of a text of one token, and the mean over
-    predicted tokens does not tell how many there were.
-    """
     batch = [one for one, count in enumerate(found.counts) for _ in range(count)]
     texts, labels = [found.texts[one] for one in batch], [found.labels[one] for one in batch]
-    for place, text in enumerate(texts):
-        if len(text) < 2 or text[-1] != text[-2]:
-            continue
-        others = [text[:-1]] if len(text) > 2 else []
-        others += [(*text, text[-1])] if len(text) < problem.space.length else []
-        for other in others:
-            left, _ = problem.left_over([*texts[:place], other, *texts[place + 1 :]], labels)
-            if left <= problem.tolerance:
-                return True
-    return False
+    if rival(problem, first, texts, labels, found.scale) is not None:
+        return "A text with other tokens, another order or another length has the same gradient."
+    return ""
 
 
 def rows_of(texts: Sequence[Sequence[int]], problem: Problem) -> torch.Tensor:
