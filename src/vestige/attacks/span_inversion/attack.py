@@ -45,6 +45,9 @@ UNCERTIFIED = 0.5
 PROBED = 8
 """Tokens of the texts that show which layers read what."""
 
+ALIKE, BLURRED = 0.9, 1e-3
+"""Share of the largest rank that a whole span has, where noise moves vectors more than this."""
+
 Facts = dict[str, str | int | float | bool]
 
 
@@ -97,7 +100,7 @@ class SpanInversion:
     def _invert(
         self, problem: Problem, layers: Sequence[Projection], generator: torch.Generator
     ) -> Reconstruction:
-        first, span = best_layer(problem.spans(layers, (Reach.OWN,)), lambda *_: 1.0)
+        first, span = by_promise(problem.spans(layers, (Reach.OWN,)), lambda *_: 1.0)[0]
         facts: Facts = {"first layer": first.modules[0], "its inputs": first.width}
         facts["its rank"] = span.rank
         if span.full or span.rank == 0:
@@ -107,15 +110,20 @@ class SpanInversion:
         sets = token_sets(
             problem.network, first, span, space.vocabulary, space.length, problem.told
         )
-        later, own = best_layer(
+        facts["tokens found"] = sets.count
+        texts: list[tuple[int, ...]] = []
+        clear = False
+        for later, own in by_promise(
             problem.spans(layers, (Reach.EARLIER, Reach.ALL)),
             lambda one, its: changed_share(
                 problem.network, one, its, sets.tokens, space.vocabulary
             ),
-        )
-        facts |= {"tokens found": sets.count, "later layer": later.modules[0]}
-        texts, clear = self._texts(problem, first, later, own, sets, generator)
-        texts = [text for text in texts if text]
+        ):
+            facts["later layer"], facts["its span"] = later.modules[0], own.rank
+            texts, clear = self._texts(problem, first, later, own, sets, generator)
+            texts = [text for text in texts if text]
+            if texts:
+                break
         if not texts:
             return nothing(problem, "No text's inputs lie in the span of a later layer.", facts)
         found = _best(problem, texts)
@@ -160,15 +168,25 @@ class SpanInversion:
         return texts, share <= loosest(span)
 
 
-def best_layer(
+def by_promise(
     pairs: Sequence[tuple[Projection, Span]], shown: Callable[[Projection, Span], float]
-) -> tuple[Projection, Span]:
-    """Of layers whose spans are about as large, the one that shows most above its noise."""
+) -> list[tuple[Projection, Span]]:
+    """Layers in the order in which they are tried: whole spans first, then larger ones.
+
+    A layer may miss inputs: where a classifier reads the first token alone, the last attention's
+    gradient has rank 2·heads + 1 at most. So a smaller span counts as whole only where noise blurs
+    its rank. Of whole spans the one that shows most above its noise comes first.
+    """
     most = max(span.rank for _, span in pairs)
-    usable = [pair for pair in pairs if pair[1].rank >= 0.9 * most]
-    if len(usable) == 1:
-        return usable[0]
-    return max(usable, key=lambda pair: shown(*pair) / pair[1].weakest)
+
+    def whole(span: Span) -> bool:
+        return span.rank >= (ALIKE if span.weakest > BLURRED else 1.0) * most
+
+    def worth(pair: tuple[Projection, Span]) -> tuple[float, float]:
+        own = whole(pair[1])
+        return (most if own else pair[1].rank, shown(*pair) / pair[1].weakest if own else 0.0)
+
+    return sorted(pairs, key=worth, reverse=True) if len(pairs) > 1 else list(pairs)
 
 
 def nothing(problem: Problem, reason: str, facts: Facts) -> Reconstruction:
