@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from vestige import Prior, Records, TextSpace
 from vestige.attacks import SpanInversion
+from vestige.attacks.span_inversion.projections import inputs_of, projections
 from vestige.interfaces import Hints, Observation, Reconstruction
-from vestige.networks import TokenModel
+from vestige.networks import TokenModel, own_loss
 from vestige.streams import stream
 from vestige.threats import HonestServer
 from vestige.victims import SharedGradient
@@ -29,12 +30,22 @@ def text_of(tokens: int, seed: int, space: TextSpace) -> Records:
     return Records(x, torch.randint(2, (1,), generator=generator), space)
 
 
+def texts_of(count: int, tokens: int) -> Records:
+    """Some texts of as many tokens each."""
+    space = space_of(tokens)
+    each = [text_of(tokens, seed, space) for seed in range(count)]
+    return Records(torch.cat([one.x for one in each]), torch.cat([one.y for one in each]), space)
+
+
 def inverted(model: nn.Module, records: Records) -> Reconstruction:
-    held = SharedGradient(TokenModel(model, padding=0), mode="eval")
+    return read(SharedGradient(TokenModel(model), mode="eval"), records)
+
+
+def read(held: SharedGradient, records: Records) -> Reconstruction:
     public = HonestServer().public(held, Prior(records))
-    attack = SpanInversion(starts=4).prepare(public, generator=stream(0, "prepare"))
+    attack = SpanInversion(starts=8).prepare(public, generator=stream(0, "prepare"))
     release = held.release(records, generator=stream(0, "release"))
-    return attack(Observation(release, Hints(batch_size=1)), stream(0, "attack"))
+    return attack(Observation(release, Hints(batch_size=len(records.x))), stream(0, "attack"))
 
 
 def bert(seed: int, heads: int = 4) -> nn.Module:
@@ -71,3 +82,79 @@ def test_texts_of_every_length_come_back(seed, padded):
         found = inverted(bert(seed), records)
         assert torch.equal(found.candidates, records.x), tokens
         assert found.info["certified"] == 1, tokens
+
+
+class Encoder(nn.Module):
+    """A transformer of torch's own layers over token numbers."""
+
+    def __init__(
+        self, seed: int, *, outputs: int = 2, causal: bool = False, layers: int = 2, **settings
+    ) -> None:
+        super().__init__()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.tokens, self.places = nn.Embedding(VOCABULARY, 64), nn.Embedding(32, 64)
+            self.blocks = nn.ModuleList(
+                nn.TransformerEncoderLayer(64, 4, 128, **settings) for _ in range(layers)
+            )
+            self.head = nn.Linear(64, outputs)
+        self.causal, self.texts_first = causal, settings.get("batch_first", False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        length = tokens.shape[1]
+        made = self.tokens(tokens) + self.places(torch.arange(length))
+        mask = nn.Transformer.generate_square_subsequent_mask(length) if self.causal else None
+        made = made if self.texts_first else made.transpose(0, 1)
+        for block in self.blocks:
+            made = block(made, src_mask=mask)
+        made = made if self.texts_first else made.transpose(0, 1)
+        return self.head(made if self.causal else made.mean(1))
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_attention_of_torch_is_read(layers, norm_first, batch_first):
+    """One weight makes query, key and value, and evaluation may call no module at all."""
+    settings = {"norm_first": norm_first, "batch_first": batch_first, "layers": layers}
+    records = text_of(7, 1, space_of(7))
+    found = inverted(Encoder(1, **settings), records)
+    assert found.info["first layer"] == "model.blocks.0.self_attn"
+    assert torch.equal(found.candidates, records.x)
+    assert found.info["certified"] == 1
+    two = texts_of(2, 5)
+    held = SharedGradient(TokenModel(Encoder(1, **settings)), mode="eval")
+    assert sorted(read(held, two).candidates.tolist()) == sorted(two.x.tolist())
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_a_causal_model_of_torch_layers_is_read(norm_first):
+    model = Encoder(2, outputs=VOCABULARY, causal=True, norm_first=norm_first, batch_first=True)
+    held = SharedGradient(TokenModel(model, "language modelling"), mode="eval", loss=own_loss)
+    records = texts_of(2, 8)
+    found = read(held, records)
+    assert sorted(found.candidates.tolist()) == sorted(records.x.tolist())
+    assert found.info["certified"] == 2
+
+
+def test_attention_to_other_inputs_is_no_projection_and_switches_are_put_back():
+    class Crossed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tokens = nn.Embedding(VOCABULARY, 16)
+            self.attention = nn.MultiheadAttention(16, 2, batch_first=True)
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            made = self.tokens(tokens.long())
+            return self.attention(query=made, key=2 * made, value=made)[0].mean(1)
+
+    with torch.random.fork_rng(devices=[]):
+        model = Crossed().eval()
+    assert not projections(model, dict(model.named_parameters()), VOCABULARY, 6, any_call=True)
+    assert torch.backends.mha.get_fastpath_enabled()
+    encoder = Encoder(0, batch_first=True).eval()
+    rows = torch.randint(VOCABULARY, (5, 5), generator=torch.Generator().manual_seed(0))
+    swapped = Encoder(0).eval()
+    for name in ("blocks.0.self_attn", "blocks.1.linear1"):
+        one, other = (inputs_of(model, name, rows) for model in (encoder, swapped))
+        assert torch.allclose(one, other, atol=1e-6)

@@ -85,8 +85,9 @@ class SpanInversion:
         """Find the model's layers; nothing is trained."""
         space, simulator = text_space(public), client_simulator(public.simulator)
         check_single_step(public, "texts")
+        length = min(space.length, PROBED)
         layers = projections(
-            simulator.network, simulator.parameters, space.vocabulary, min(space.length, PROBED)
+            simulator.network, simulator.parameters, space.vocabulary, length, any_call=True
         )
         if not any(layer.reach is Reach.OWN for layer in layers):
             raise BadInput(

@@ -37,22 +37,17 @@ def attending_texts(
 ) -> list[Text]:
     """Texts by the ties of their tokens, one for each token of the first position; may be wrong."""
     heads = _heads(network, layer.modules[0])
-    named = _query_and_key(layer.modules)
-    if heads is None or named is None or not sets or not sets[0]:
+    if heads is None or not sets or not sets[0]:
         return []
     pairs = [(place, token) for place, tokens in enumerate(sets) for token in tokens]
     if len(pairs) > layer.width:
         return []
     read = _read(network, layer, sets, pairs)
-    slopes, outputs = [], []
-    for name in named:
-        which = layer.modules.index(name)
-        gradient = tensors[layer.weights[which]].double()
-        gradient = gradient if layer.by_rows[which] else gradient.mT
-        slopes.append(torch.linalg.lstsq(read.mT, gradient).solution)
-        with torch.no_grad():
-            made = network.get_submodule(name)(read.to(tensors[layer.weights[which]].dtype))
-        outputs.append(made.double())
+    found = _query_and_key(network, layer, tensors, read)
+    if found is None:
+        return []
+    outputs, gradients = found
+    slopes = [torch.linalg.lstsq(read.mT, gradient).solution for gradient in gradients]
     if outputs[0].shape != outputs[1].shape or outputs[0].shape[1] % heads:
         return []
     ties = _ties(outputs[0], outputs[1], slopes[0], slopes[1], heads)
@@ -114,10 +109,10 @@ def _read(
 
 
 def _heads(network: nn.Module, name: str) -> int | None:
-    """The number of heads that a module around a layer has, the nearest first."""
-    while name:
-        name = name.rpartition(".")[0]
-        module = network.get_submodule(name)
+    """The number of heads that a layer or a module around it has, the nearest first."""
+    parts = name.split(".")
+    for count in range(len(parts), -1, -1):
+        module = network.get_submodule(".".join(parts[:count]))
         for owner in (module, getattr(module, "config", None)):
             for attribute in HEADS:
                 value = getattr(owner, attribute, None)
@@ -126,7 +121,31 @@ def _heads(network: nn.Module, name: str) -> int | None:
     return None
 
 
-def _query_and_key(modules: Sequence[str]) -> tuple[str, str] | None:
+def _query_and_key(
+    network: nn.Module, layer: Projection, tensors: Mapping[str, Tensor], read: Tensor
+) -> tuple[list[Tensor], list[Tensor]] | None:
+    """Queries and keys of inputs, and the gradients (width, outputs) of the layers behind them."""
+    whole = network.get_submodule(layer.modules[0])
+    if isinstance(whole, nn.MultiheadAttention):  # one weight for query, key and value
+        weights = whole.in_proj_weight.detach().double().chunk(3)[:2]
+        bias = whole.in_proj_bias
+        added = [0.0, 0.0] if bias is None else bias.detach().double().chunk(3)[:2]
+        made = [read @ weight.mT + more for weight, more in zip(weights, added)]
+        return made, [one.mT for one in tensors[layer.weights[0]].double().chunk(3)[:2]]
+    named = _named_query_and_key(layer.modules)
+    if named is None:
+        return None
+    outputs, gradients = [], []
+    for name in named:
+        which = layer.modules.index(name)
+        gradient = tensors[layer.weights[which]]
+        with torch.no_grad():
+            outputs.append(network.get_submodule(name)(read.to(gradient.dtype)).double())
+        gradients.append(gradient.double() if layer.by_rows[which] else gradient.double().mT)
+    return outputs, gradients
+
+
+def _named_query_and_key(modules: Sequence[str]) -> tuple[str, str] | None:
     """The query and the key layer among those that read one input; both may be called anything."""
     last = {name: name.rpartition(".")[2].lower() for name in modules}
     query = [name for name in modules if last[name].startswith("q")]
