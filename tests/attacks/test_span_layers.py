@@ -158,3 +158,62 @@ def test_attention_to_other_inputs_is_no_projection_and_switches_are_put_back():
     for name in ("blocks.0.self_attn", "blocks.1.linear1"):
         one, other = (inputs_of(model, name, rows) for model in (encoder, swapped))
         assert torch.allclose(one, other, atol=1e-6)
+
+
+class LowRank(nn.Module):
+    """A linear layer with a low-rank part beside it (Hu et al. 2021, LoRA), once trained or new."""
+
+    def __init__(self, layer: nn.Module, rank: int, *, trained: bool) -> None:
+        super().__init__()
+        self.layer = layer
+        self.down = nn.Linear(64, rank, bias=False)
+        self.up = nn.Linear(rank, 64, bias=False)
+        nn.init.normal_(self.up.weight, std=0.02 if trained else 0.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x) + self.up(self.down(x))
+
+
+def adapted(rank: int, *, trained: bool) -> SharedGradient:
+    """A causal model of which adapters of query and value are trained."""
+    transformers = pytest.importorskip("transformers")
+    settings = transformers.LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(5)
+        model = transformers.LlamaForCausalLM(settings).requires_grad_(False)
+        for block in model.model.layers:
+            for name in ("q_proj", "v_proj"):
+                layer = getattr(block.self_attn, name)
+                setattr(block.self_attn, name, LowRank(layer, rank, trained=trained))
+    return SharedGradient(TokenModel(model, "language modelling"), mode="eval", loss=own_loss)
+
+
+@pytest.mark.parametrize(("rank", "trained"), [(8, True), (16, True), (32, True), (16, False)])
+def test_adapters_tell_texts_of_fewer_tokens_than_their_rank(rank, trained):
+    """Query and value beside each other have twice the rank, unless the second factor is zero."""
+    for seed in range(4):
+        records = text_of(11, seed, space_of(11))
+        found = read(adapted(rank, trained=trained), records)
+        assert torch.equal(found.candidates, records.x)
+        assert found.info["certified"] == 1
+
+
+@pytest.mark.parametrize(("rank", "trained", "most"), [(4, True, 8), (8, False, 8)])
+def test_the_rank_of_adapters_is_named_where_it_is_the_limit(rank, trained, most):
+    found = read(adapted(rank, trained=trained), text_of(11, 0, space_of(11)))
+    assert found.info["certified"] == 0
+    assert f"Adapters of rank {rank} leave gradients of rank {most} at most" in found.remark
+    short = read(adapted(rank, trained=trained), text_of(7, 0, space_of(7)))
+    assert short.info["certified"] == 1
+
+
+def test_whole_layers_have_no_rank_to_name():
+    found = read(SharedGradient(TokenModel(bert(0)), mode="eval"), texts_of(5, 16))
+    assert found.info["certified"] == 0
+    assert "Adapters" not in found.remark

@@ -104,9 +104,10 @@ class SpanInversion:
         first, span = by_promise(problem.spans(layers, (Reach.OWN,)), lambda *_: 1.0)[0]
         facts: Facts = {"first layer": first.modules[0], "its inputs": first.width}
         facts["its rank"] = span.rank
+        limit = problem.adapters_limit(layers)
         if span.full or span.rank == 0:
             what = "everything: too many tokens, or noise" if span.full else "nothing"
-            return nothing(problem, f"The first layer's gradient spans {what}.", facts)
+            return nothing(problem, f"The first layer's gradient spans {what}.{limit}", facts)
         space = problem.space
         sets = token_sets(
             problem.network, first, span, space.vocabulary, space.length, problem.told
@@ -126,9 +127,11 @@ class SpanInversion:
             if texts:
                 break
         if not texts:
-            return nothing(problem, "No text's inputs lie in the span of a later layer.", facts)
+            why = "No text's inputs lie in the span of a later layer."
+            return nothing(problem, why + limit, facts)
         found = _best(problem, texts)
         reason = uncertified(problem, first, found, clear and sets.clear)
+        reason += limit if reason and not (clear and sets.clear) else ""
         facts |= {"unexplained": found.unexplained, "scale": found.scale}
         facts["certified"] = 0 if reason else found.size
         chosen = [one for one, count in enumerate(found.counts) for _ in range(count)]

@@ -196,6 +196,24 @@ class Problem:
         usable = [pair for pair in found if not pair[1].full and pair[1].rank]
         return usable or found[:1]
 
+    def adapters_limit(self, layers: Sequence[Projection]) -> str:
+        """What low-rank adapters leave to be told, in a sentence; empty where layers are whole."""
+        own = [one for one in layers if one.reach is Reach.OWN]
+        later = [one for one in layers if one.reach is not Reach.OWN]
+        most = [
+            max((one.most(self.tensors) for one in part if self._moved(one)), default=0)
+            for part in (own, later)
+        ]
+        width = max((one.width for one in own), default=0)
+        could_be = (self.told or 1) * self.space.length
+        if not 0 < min(most) < width or could_be < min(most):
+            return ""
+        rank = min(min(self.tensors[name].shape) for one in own for name in one.weights)
+        return (
+            f" Adapters of rank {rank} leave gradients of rank {min(most)} at most: only batches "
+            "with fewer tokens can be read from them."
+        )
+
     def gradient(self, text: Sequence[int], label: int) -> Tensor:
         """The compared gradient of one text alone, as one vector."""
         made = self.made([text], [label])

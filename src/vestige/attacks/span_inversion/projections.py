@@ -45,6 +45,13 @@ class Projection:
         ]
         return torch.cat([part.double() for part in parts], 1)
 
+    def most(self, tensors: Mapping[str, Tensor]) -> int:
+        """The largest rank of that matrix: adapters of rank r have r columns each."""
+        columns = [
+            tensors[n].shape[1 if rows else 0] for n, rows in zip(self.weights, self.by_rows)
+        ]
+        return min(self.width, sum(columns))
+
 
 class _Reached(Exception):
     """The layer whose input is wanted was called: the rest of the network need not run."""
