@@ -13,8 +13,10 @@ from text_worlds import SPACE, texts, victim
 from vestige import Prior
 from vestige.attacks import SpanInversion, TextSearch
 from vestige.attacks.gradient_matching.matching import Matching
+from vestige.attacks.span_inversion.projections import Reach, projections
+from vestige.attacks.text_search import attack as search_module
 from vestige.attacks.text_search.decoding import chosen_batch, decode, pooled
-from vestige.attacks.text_search.evidence import kept_shares, row_nats
+from vestige.attacks.text_search.evidence import kept_shares, last_nats, row_nats, weighed_spans
 from vestige.attacks.text_search.relaxation import Relaxation, cosine
 from vestige.defenses import GradientClipping, GradientNoise, GradientPruning, HalfPrecision
 from vestige.errors import BadInput
@@ -107,6 +109,69 @@ def test_slopes_are_derivatives_of_the_distance_by_shares_of_tokens(task):
         made = relaxation.gradient(shares @ relaxation.table, shares, secret.x)
         moved.append(float(cosine(made, matching.observed).detach()))
     assert float(slopes[0, place, token]) == pytest.approx((moved[0] - moved[1]) / (2 * step), 0.05)
+
+
+def test_evidence_of_the_last_position_is_that_of_all_inputs_read_one_by_one():
+    held = victim("language modelling")
+    release = held.release(texts(1, 4), generator=stream(0))
+    network, rows = held.model.eval(), texts(5, 6).x[:, :4]
+    simulator = HonestServer().public(held, Prior(texts(9, 5))).simulator
+    layers = projections(network, simulator.parameters, SPACE.vocabulary, 4)
+    spans = [
+        s for s in weighed_spans(layers, release.tensors, 0.0) if s.layer.reach is not Reach.OWN
+    ]
+    assert spans
+    expected = torch.zeros(len(rows))
+    modules = dict(network.named_modules())
+    for span in spans:
+        seen = []
+        hook = modules[span.layer.modules[0]].register_forward_pre_hook(
+            lambda _, args, seen=seen: seen.append(args[0].detach())
+        )
+        for row in rows:
+            network(row[None])
+        hook.remove()
+        expected += torch.stack([span.nats(span.outside(one))[0, -1] for one in seen])
+    assert torch.allclose(last_nats(network, spans, rows), expected, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("task", ["classification", "language modelling"])
+def test_an_exact_release_is_not_searched_and_a_noisy_one_is(task):
+    """Where span inversion solves it, its texts are returned in the order of told labels."""
+    secret, clean = texts(2, 6), victim(task)
+    for defended, searched in ((clean, False), (GradientNoise(1e-3)(clean), True)):
+        public = HonestServer().public(defended, Prior(texts(60, 2000)))
+        labels = secret.y.flip(0) if task == "classification" else secret.y
+        seen = Observation(
+            defended.release(secret, generator=stream(1)), Hints(batch_size=2, labels=labels)
+        )
+        short = TextSearch(iterations=1, beam=2).prepare(public, generator=stream(0))
+        found = short(seen, stream(2))
+        assert found.info["searched"] is searched
+        assert ("Nothing was searched" in found.remark) is not searched
+        assert "not certify" in found.remark
+        if not searched:
+            assert found.info["gradients computed"] == 1
+            order = [1, 0] if task == "classification" else [0, 1]
+            rows = found.candidates.tolist()
+            wanted = secret.x[order].tolist()
+            assert rows == wanted if task == "classification" else sorted(rows) == sorted(wanted)
+
+
+def test_restarts_end_with_the_one_that_explains_the_release(monkeypatch):
+    """One text, with span inversion out of the way: after the first restart nothing is decoded."""
+    monkeypatch.setattr(search_module, "_span_inversion", lambda *_: None)
+    held, secret = victim("classification"), texts(1, 4)
+    public = HonestServer().public(held, Prior(texts(60, 2000)))
+    decoded = []
+    usual = search_module.decode
+    monkeypatch.setattr(
+        search_module, "decode", lambda *a, **k: decoded.append(1) or usual(*a, **k)
+    )
+    observation = Observation(held.release(secret, generator=stream(1)), Hints(batch_size=1))
+    found = TextSearch().prepare(public, generator=stream(0))(observation, stream(2))
+    assert torch.equal(found.candidates, secret.x)
+    assert len(decoded) == 1
 
 
 @pytest.mark.slow

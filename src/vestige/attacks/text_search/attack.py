@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from vestige import progress
 from vestige.attacks.embedding_reading import embedding_of
 from vestige.attacks.gradient_matching.matching import (
     Matching,
@@ -16,6 +17,7 @@ from vestige.attacks.gradient_matching.matching import (
     check_single_step,
     labels_of,
 )
+from vestige.attacks.span_inversion.attack import SpanInversion
 from vestige.attacks.span_inversion.projections import Projection, projections
 from vestige.attacks.text_search.decoding import Text, chosen_batch, decode, pooled
 from vestige.attacks.text_search.moves import Descent, State, as_numpy
@@ -24,7 +26,7 @@ from vestige.attacks.text_search.reading import Evidence
 from vestige.attacks.text_search.relaxation import cosine, tag
 from vestige.attacks.text_space import text_space
 from vestige.choices import check_fields
-from vestige.errors import BadInput
+from vestige.errors import BadInput, VestigeError
 from vestige.interfaces import (
     GradientRelease,
     Observation,
@@ -36,6 +38,7 @@ from vestige.interfaces import (
 from vestige.priors.token_ngrams import TokenNgrams
 from vestige.records import TextSpace
 from vestige.simulation.kinds import client_simulator
+from vestige.streams import stream
 
 PROBED = 8
 """Tokens of the texts that show which layers read what."""
@@ -49,6 +52,9 @@ POOL = 12
 SWEEPS = 2
 """How often each text of a batch is decoded from what the others leave."""
 
+KEPT_NUMBERS = 2**25
+"""Numbers of single texts' gradients that are kept for the next time."""
+
 NORM_WEIGHT = 0.1
 """Weight of the mean length of embeddings in continuous steps."""
 
@@ -60,6 +66,8 @@ class TextSearch:
     For releases that span inversion cannot solve: noise, pruning, clipping, few digits. It never
     certifies. The parts, each in a module of this package:
 
+    - Where nothing was altered, span inversion goes first. If its texts explain the release up to
+      rounding, they are the answer and nothing is searched.
     - Spans under noise: each token gets a likelihood by how much of its first layer's input lies in
       the span of that layer's gradient, whose singular vectors count by what noise leaves of them
       (Petrov et al. 2024, DAGER, made soft). Rows of an untied embedding's gradient count too.
@@ -76,7 +84,8 @@ class TextSearch:
     The score of a batch is ``trust`` times the logarithm of the cosine distance for each position,
     plus ``language_weight`` times the texts' surprise in nats; of noise of a known size the part it
     explains is taken off first. Half of the ``iterations`` of later restarts are continuous steps,
-    all others are rounds of discrete moves. Confidence is half of 1 − distance, at most.
+    all others are rounds of discrete moves. The search ends as soon as its best batch explains the
+    release up to rounding or known noise. Confidence is half of 1 − distance, at most.
     """
 
     iterations: int = 90
@@ -111,13 +120,22 @@ class TextSearch:
         layers = projections(
             simulator.network, simulator.parameters, space.vocabulary, min(space.length, PROBED)
         )
+        exact = _span_inversion(public, generator)
         known = public.prior.records
         ngrams = TokenNgrams.of(known if public.prior.collected else known[:0])
 
         def reconstruct(observation: Observation, generator: torch.Generator) -> Reconstruction:
-            return _Search(self, public, space, layers, ngrams, observation).run(generator)
+            return _Search(self, public, space, layers, ngrams, observation).run(generator, exact)
 
         return reconstruct
+
+
+def _span_inversion(public: Public, generator: torch.Generator) -> Reconstructor | None:
+    """Span inversion, where the model has layers for it."""
+    try:
+        return SpanInversion().prepare(public, generator=generator)
+    except VestigeError:
+        return None
 
 
 class _Search:
@@ -133,6 +151,7 @@ class _Search:
         observation: Observation,
     ) -> None:
         self.settings, self.space, self.layers = settings, space, layers
+        self.observation = observation
         self.matching = Matching(public, observation.release, batch_size_of(observation))
         self.labels, self.origin = labels_of(public, observation)
         self.objective = Objective(
@@ -143,10 +162,15 @@ class _Search:
             settings.trust,
             settings.language_weight,
         )
+        self._gradients: dict[tuple[Text, int], Tensor] = {}
+        self._pools: dict[tuple[tuple[Text, int, float], ...], list[Text]] = {}
 
-    def run(self, generator: torch.Generator) -> Reconstruction:
-        """The best batch of all restarts."""
+    def run(self, generator: torch.Generator, exact: Reconstructor | None) -> Reconstruction:
+        """The best batch of all restarts; none is made where span inversion explains all."""
         settings, objective = self.settings, self.objective
+        solved = self._solved(exact)
+        if solved is not None:
+            return self._reconstruction(solved, searched=False)
         evidence = self._evidence(self.matching.observed)
         rounds = -(-settings.iterations // settings.restarts)
         best, done = None, 0
@@ -165,6 +189,29 @@ class _Search:
         assert best is not None
         return self._reconstruction(best)
 
+    def _solved(self, exact: Reconstructor | None) -> State | None:
+        """Span inversion's batch, where nothing was altered and it explains the release."""
+        matching, objective = self.matching, self.objective
+        if exact is None or matching.noise_share or matching.kept is not None:
+            return None
+        try:  # a stream of its own: the search draws the same numbers with and without it
+            found = exact(self.observation, stream(0, "span inversion"))
+        except VestigeError:
+            return None
+        if len(found.candidates) != len(self.labels):
+            return None
+        texts = [tuple(self.space.tokens(row)) for row in found.candidates]
+        if found.labels is not None:
+            own, told = found.labels.argsort(stable=True), self.labels.argsort(stable=True)
+            if not torch.equal(found.labels[own].cpu(), self.labels[told].cpu()):
+                return None
+            places = dict(zip(told.tolist(), own.tolist()))
+            texts = [texts[places[slot]] for slot in range(len(texts))]
+        distance = objective.distances([tuple(texts)])[0]
+        if not objective.explains(distance):
+            return None
+        return State(tuple(texts), distance, objective.score(tuple(texts), distance))
+
     def _evidence(self, vector: Tensor) -> Evidence:
         """What a vector of the matched entries says of single tokens."""
         try:
@@ -181,7 +228,9 @@ class _Search:
         parts = (rounds,) if len(start) == 1 else (rounds - rounds // 2, rounds // 2)
         state = descent.state(start)
         for part in parts:
-            texts = self._decoded_again(state)
+            if self.objective.explains(state.distance):
+                break
+            texts = self._decoded_again(state, done)
             state = descent.run(texts, part, done, self.settings.iterations)
             done += part
         return state
@@ -201,9 +250,14 @@ class _Search:
 
     def _gradient(self, text: Text, label: int) -> Tensor:
         """What a text alone would have released."""
-        targets = self.matching.targets(torch.tensor([label]))
-        rows = self.objective.rows((text,))
-        return self.matching.simulated(rows, targets, functional=False).detach()
+        if (text, label) not in self._gradients:
+            targets = self.matching.targets(torch.tensor([label]))
+            rows = self.objective.rows((text,))
+            if (len(self._gradients) + 1) * len(self.matching.observed) > KEPT_NUMBERS:
+                self._gradients.clear()
+            made = self.matching.simulated(rows, targets, functional=False).detach()
+            self._gradients[text, label] = made
+        return self._gradients[text, label]
 
     def _batch(self, pool: Sequence[Text]) -> Texts:
         """Of decoded texts those that explain the release together."""
@@ -213,29 +267,42 @@ class _Search:
         picked = chosen_batch(gradients, self.matching.observed, [p[1] for p in pairs], slots)
         return tuple(pairs[number][0] for number in picked)
 
-    def _decoded_again(self, state: State) -> Texts:
+    def _decoded_again(self, state: State, done: int) -> Texts:
         """Each text decoded from what the gradients of the others leave, while that helps."""
-        objective, labels = self.objective, self.labels.tolist()
-        best, score = state.texts, state.score
-        for _ in range(SWEEPS if len(best) > 1 else 0):
-            before = score
-            for place in range(len(best)):
-                weights = [self._weight(text) for text in best]
-                left = self.matching.observed.clone()
-                for other, text in enumerate(best):
-                    if other != place:
-                        part = self._gradient(text, labels[other])
-                        left -= part * (weights[other] / sum(weights))
-                evidence = self._evidence(left)
-                pool = self._decoded(evidence)
-                tried = [(*best[:place], one, *best[place + 1 :]) for one in pool]
-                scores = objective.scores(tried)
-                lowest = min(range(len(tried)), key=scores.__getitem__)
-                if scores[lowest] < score:
-                    best, score = tried[lowest], scores[lowest]
-            if score >= before:
+        objective, best = self.objective, state
+        for _ in range(SWEEPS if len(state.texts) > 1 else 0):
+            before = best.score
+            for place in range(len(best.texts)):
+                total = self.settings.iterations
+                if objective.explains(best.distance):
+                    return best.texts
+                if progress.report(min(done, total), total, best.distance):
+                    return best.texts
+                head, tail = best.texts[:place], best.texts[place + 1 :]
+                tried = [(*head, one, *tail) for one in self._left_by_others(best.texts, place)]
+                for texts, distance in zip(tried, objective.distances(tried)):
+                    score = objective.score(texts, distance)
+                    if score < best.score:
+                        best = State(texts, distance, score)
+            if best.score >= before:
                 break
-        return best
+        return best.texts
+
+    def _left_by_others(self, texts: Texts, place: int) -> list[Text]:
+        """Texts decoded from what the gradients of all but one leave of the release."""
+        labels, weights = self.labels.tolist(), [self._weight(text) for text in texts]
+        others = [
+            (text, label, weight / sum(weights))
+            for number, (text, label, weight) in enumerate(zip(texts, labels, weights))
+            if number != place
+        ]
+        key = tuple(sorted(others))
+        if key not in self._pools:
+            left = self.matching.observed.clone()
+            for text, label, share in others:
+                left -= self._gradient(text, label) * share
+            self._pools[key] = self._decoded(self._evidence(left))
+        return self._pools[key]
 
     def _weight(self, text: Text) -> float:
         """How much a text counts in the mean over a batch: by its predicted tokens, or as one."""
@@ -262,10 +329,12 @@ class _Search:
         near = relaxation.similarities(vectors).log_softmax(-1).amax(0).cpu()
         return evidence.table + near.clamp_min(-10.0)
 
-    def _reconstruction(self, best: State) -> Reconstruction:
+    def _reconstruction(self, best: State, *, searched: bool = True) -> Reconstruction:
         size, objective = len(self.labels), self.objective
         confidence = HIGHEST * max(0.0, 1 - best.distance)
         remark = "A search does not certify what it finds."
+        if not searched:
+            remark += " Nothing was searched: the texts of span inversion explain the release."
         if not objective.explains(best.distance):
             remark += f" Its gradient is at a cosine distance of {best.distance:.2g} of the release"
             noise = objective.unavoidable
@@ -276,6 +345,10 @@ class _Search:
             torch.full((size,), confidence),
             best.distance,
             not any(best.texts),
-            {"gradients computed": objective.evaluations, "labels": self.origin},
+            {
+                "gradients computed": objective.evaluations,
+                "labels": self.origin,
+                "searched": searched,
+            },
             remark,
         )

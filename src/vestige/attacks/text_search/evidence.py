@@ -150,14 +150,14 @@ def _read(network: nn.Module, names: Sequence[str], rows: Tensor) -> dict[str, T
     return seen
 
 
-def read_nats(network: nn.Module, spans: Sequence[WeighedSpan], rows: Tensor) -> Tensor:
-    """Evidence (n, length) of each position of token rows (n, length), summed over spans."""
-    total = torch.zeros(rows.shape)
+def last_nats(network: nn.Module, spans: Sequence[WeighedSpan], rows: Tensor) -> Tensor:
+    """Evidence (n,) of the last position of token rows (n, length), summed over spans."""
+    total = torch.zeros(len(rows))
     if spans:
         names = [span.layer.modules[0] for span in spans]
         seen = _read(network, names, rows)
         for span, name in zip(spans, names):
-            total = total + span.nats(span.outside(seen[name])).cpu()
+            total = total + span.nats(span.outside(seen[name][:, -1])).cpu()
     return total
 
 

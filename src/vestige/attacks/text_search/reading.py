@@ -13,7 +13,7 @@ from vestige.attacks.span_inversion.projections import Projection, Reach
 from vestige.attacks.text_search.decoding import Prefixes, Text
 from vestige.attacks.text_search.evidence import (
     WeighedSpan,
-    read_nats,
+    last_nats,
     row_nats,
     token_nats,
     weighed_spans,
@@ -76,7 +76,7 @@ class Evidence:
         def confirmed(texts: Sequence[Text]) -> Tensor:
             device = next(self.network.parameters()).device
             rows = torch.tensor(texts, dtype=torch.float32, device=device)
-            nats = read_nats(self.network, self.later, rows)[:, -1]
+            nats = last_nats(self.network, self.later, rows)
             return (nats - nats.max()).clamp_min(LEAST)
 
         return confirmed
