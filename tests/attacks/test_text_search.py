@@ -124,10 +124,12 @@ def test_evidence_of_the_last_position_is_that_of_all_inputs_read_one_by_one():
     expected = torch.zeros(len(rows))
     modules = dict(network.named_modules())
     for span in spans:
-        seen = []
-        hook = modules[span.layer.modules[0]].register_forward_pre_hook(
-            lambda _, args, seen=seen: seen.append(args[0].detach())
-        )
+        seen: list[torch.Tensor] = []
+
+        def keep(_, args, into=seen):
+            into.append(args[0].detach())
+
+        hook = modules[span.layer.modules[0]].register_forward_pre_hook(keep)
         for row in rows:
             network(row[None])
         hook.remove()

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
-from vestige import run
+from vestige import progress, run
 from vestige.attacks import CombinedInversion, ExactInversion, InvertingGradients
 from vestige.attacks.best_of_restarts import BestOfRestarts
 from vestige.attacks.rehearsed_confidence import RehearsedConfidence
@@ -92,6 +92,43 @@ def test_a_short_study_is_found_short_with_one_iteration():
     found = expected_time([Search(iterations=10, step=0.1)], *setting(), 40)
     assert found == ""
     assert pytest.approx(0.2) == CLOCK.now
+
+
+@dataclass(frozen=True)
+class Uneven(Search):
+    """Half of a run's time is spent before its first iteration; it may end early."""
+
+    ends: int = 10**6
+    uneven = True
+
+    def prepare(self, public, *, generator):
+        CLOCK.now += self.preparation
+
+        def reconstruct(observation, attacker):
+            CLOCK.now += self.once
+            for number in range(min(self.iterations, self.ends)):
+                CLOCK.now += self.step
+                if progress.report(number + 1, self.iterations, 0.5):
+                    break
+            return Reconstruction(torch.zeros((1, *public.space.shape)))
+
+        return reconstruct
+
+
+def test_an_uneven_search_that_ends_early_is_timed_to_its_end():
+    found = run_time(Uneven(iterations=90, step=2.0, once=4.0, ends=3), *setting(), releases=3)
+    assert found is not None
+    assert found.each == pytest.approx(10)
+    assert expected_time([Uneven(90, 2.0, 4.0, ends=3)], *setting(), 3) == ""
+
+
+def test_a_long_uneven_search_is_timed_for_a_share_of_its_iterations():
+    attack = Uneven(iterations=90, step=2.0, once=30.0, preparation=1.0)
+    found = run_time(attack, *setting(), releases=3)
+    assert found is not None
+    assert CLOCK.now == pytest.approx(1 + 30 + 27 * 2)  # not all 90 iterations
+    assert 210 / 2 < found.each < 210 * 2
+    assert found.first == pytest.approx(found.each + 1)
 
 
 def test_the_sentence():

@@ -1,5 +1,8 @@
 """How long a study will take, predicted from a few timed iterations of its attacks.
 
+Attacks that are ``uneven``, whose iterations differ in cost or which may end long before the last
+one, are timed in a run as it is: to its end, or for ``WATCHED`` seconds and ``LEAST_SHARE`` of it.
+
 Times depend on the machine and its load, so a prediction is no part of what a study finds: it is
 reported to the watch and kept in the times of the report.
 """
@@ -15,6 +18,7 @@ from typing import Any
 
 import torch
 
+from vestige import progress
 from vestige.interfaces import Attack, Observation, Public
 from vestige.reports.numbers import plural
 from vestige.streams import stream
@@ -24,6 +28,12 @@ LONG = 600.0
 
 TIMED = 3
 """Iterations that are timed beyond the first, which also holds what every run does once."""
+
+WATCHED = 20.0
+"""Seconds after which the timed run of an uneven attack is asked to stop."""
+
+LEAST_SHARE = 0.3
+"""Share of its iterations that such a run makes at least: less does not tell the time of all."""
 
 SHORT: dict[str, Any] = {"polish": 0.0, "simulated_batches": 0}
 """Settings of attacks without which few iterations would cost other than many."""
@@ -84,6 +94,8 @@ def run_time(
     most = getattr(attack, "iterations", None)
     if not isinstance(most, int) or not dataclasses.is_dataclass(attack):
         return None
+    if getattr(attack, "uneven", False):
+        return _watched(attack, public, observation)
     first = getattr(attack, "most_iterations", most)
     each = getattr(attack, "longest_run", most)
     prepared, once, short = _timed(attack, public, observation, 1)
@@ -105,6 +117,28 @@ def _wrapped(
     runs, rehearsals = (getattr(attack, name, 0) for name in ("restarts", "rehearsals"))
     first = times.total(max(runs, 1)) + times.total(rehearsals)
     return RunTime(attack.name, first, times.each * max(runs, 1))
+
+
+def _watched(attack: Attack, public: Public, observation: Observation) -> RunTime:
+    """Time of a real run, or of the part that was done when it was asked to stop, scaled up."""
+    own = dataclasses.replace(public, simulator=public.simulator.copied())
+    begun = time.perf_counter()
+    reconstruct = attack.prepare(own, generator=stream(0, "prepare a timed run"))
+    prepared = time.perf_counter()
+    share = 1.0
+
+    def listen(step: progress.Step) -> bool:
+        nonlocal share
+        done = step.done / step.total
+        late = done >= LEAST_SHARE and time.perf_counter() - prepared >= WATCHED
+        if late and share == 1.0:
+            share = min(1.0, done)
+        return late
+
+    with progress.listening(listen), progress.not_recording():
+        reconstruct(observation, stream(0, "timed run"))
+    each = (time.perf_counter() - prepared) / share
+    return RunTime(attack.name, prepared - begun + each, each)
 
 
 def _timed(

@@ -104,6 +104,7 @@ class TextSearch:
     )
     reads = (GradientRelease, UpdateRelease)
     reads_texts = True
+    uneven = True
 
     def __post_init__(self) -> None:
         check_fields(
@@ -151,7 +152,7 @@ class _Search:
         observation: Observation,
     ) -> None:
         self.settings, self.space, self.layers = settings, space, layers
-        self.observation = observation
+        self.observation, self.stopped = observation, False
         self.matching = Matching(public, observation.release, batch_size_of(observation))
         self.labels, self.origin = labels_of(public, observation)
         self.objective = Objective(
@@ -184,7 +185,7 @@ class _Search:
             if best is None or found.score < best.score:
                 best = found
             done += rounds
-            if objective.explains(best.distance):
+            if objective.explains(best.distance) or self.stopped:
                 break
         assert best is not None
         return self._reconstruction(best)
@@ -228,10 +229,11 @@ class _Search:
         parts = (rounds,) if len(start) == 1 else (rounds - rounds // 2, rounds // 2)
         state = descent.state(start)
         for part in parts:
-            if self.objective.explains(state.distance):
+            if self.objective.explains(state.distance) or self.stopped:
                 break
             texts = self._decoded_again(state, done)
             state = descent.run(texts, part, done, self.settings.iterations)
+            self.stopped |= descent.stopped
             done += part
         return state
 
@@ -277,6 +279,7 @@ class _Search:
                 if objective.explains(best.distance):
                     return best.texts
                 if progress.report(min(done, total), total, best.distance):
+                    self.stopped = True
                     return best.texts
                 head, tail = best.texts[:place], best.texts[place + 1 :]
                 tried = [(*head, one, *tail) for one in self._left_by_others(best.texts, place)]

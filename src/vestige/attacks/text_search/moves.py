@@ -37,13 +37,14 @@ class Descent:
 
     A round tries ``width`` replacements that slopes, evidence and language find best, and as many
     moves of order and length (Balunović et al. 2022, Section 4.3). Replacements at several places
-    that help one by one are tried together.
+    that help one by one are tried together. ``stopped`` says that a listener asked to stop.
     """
 
     objective: Objective
     table: Tensor
     generator: np.random.Generator
     width: int = 24
+    stopped: bool = False
 
     def state(self, texts: Texts) -> State:
         """A batch with its figures."""
@@ -60,6 +61,7 @@ class Descent:
             idle = 0 if found.score < best.score - 1e-6 else idle + 1
             best = found if found.score < best.score else best
             if progress.report(min(done + number + 1, total), total, best.distance):
+                self.stopped = True
                 break
         return best
 
