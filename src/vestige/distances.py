@@ -18,7 +18,7 @@ from vestige.choices import check_fields
 from vestige.errors import BadInput
 from vestige.printable import clean_text
 from vestige.records import Space, TextSpace
-from vestige.reports.distance_names import MOST_PIXELS, shift_name
+from vestige.reports.distance_names import MOST_PIXELS, TOKEN_SETS, shift_name
 
 Distance = Callable[[Tensor, Tensor], Tensor]
 
@@ -261,11 +261,11 @@ class TokenSetDistance:
     def __call__(self, candidates: Tensor, records: Tensor) -> Tensor:
         """Distances (k, n) of texts (k, length) and (n, length)."""
         left, right = ([self._tokens(row) for row in part] for part in (candidates, records))
-        rows = [[1 - len(one & two) / max(len(one | two), 1) for two in right] for one in left]
-        found = torch.tensor(rows, dtype=torch.float64).reshape(len(left), len(right))
-        both_empty = [[not one and not two for two in right] for one in left]
-        found[torch.tensor(both_empty).reshape(found.shape)] = 0.0
-        return found
+        rows = [
+            [len(one ^ two) / max(len(one | two), 1) for two in right]  # two empty texts: 0
+            for one in left
+        ]
+        return torch.tensor(rows, dtype=torch.float64).reshape(len(left), len(right))
 
     def _tokens(self, text: Tensor) -> set[int]:
         return {int(token) for token in text.round().tolist()} - {self.padding}
@@ -280,8 +280,12 @@ def for_space(
 ) -> Distance | tuple[Distance, ...]:
     """The same distances; of texts, squared errors of token numbers give way to differing tokens.
 
-    Numbers of tokens are names: their differences mean nothing.
+    Numbers of tokens are names: their differences mean nothing. Left to its default, the distance
+    of texts is both that of tokens at their places and that of tokens whatever their order: a name
+    is given away by either.
     """
+    if distance is mean_squared_error and isinstance(space, TextSpace):
+        return (TokenDistance(space.padding), TokenSetDistance(space.padding))
     if isinstance(distance, Sequence):
         return tuple(_of_tokens(one, space) for one in distance)
     return _of_tokens(distance, space)
@@ -305,7 +309,7 @@ def distance_label(distance: Distance) -> str:
     if isinstance(distance, TokenDistance):
         return "share of differing tokens"
     if isinstance(distance, TokenSetDistance):
-        return "share of tokens not in common"
+        return TOKEN_SETS
     if distance is structural_dissimilarity:
         return "1 − SSIM"
     named = getattr(distance, "name", None)

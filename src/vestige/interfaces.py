@@ -48,6 +48,7 @@ __all__ = [
     "Victim",
     "WrappedVictim",
     "is_guess",
+    "reads_order",
     "reads_texts",
 ]
 
@@ -211,6 +212,11 @@ def is_guess(attack: Attack) -> bool:
 def reads_texts(attack: Attack) -> bool:
     """Whether an attack reads records that are texts; such an attack has ``reads_texts = True``."""
     return bool(getattr(attack, "reads_texts", False))
+
+
+def reads_order(attack: Attack) -> bool:
+    """Whether tokens come back in their order; an attack without it has ``reads_order = False``."""
+    return bool(getattr(attack, "reads_order", True))
 
 
 class Victim(Protocol):

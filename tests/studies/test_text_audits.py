@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rendered_words import visible_words
 from text_worlds import SPACE, model, text_audit, texts, victim
 from vestige import Audit, Prior, Records, TextSpace, attacks, datasets, networks, run
 from vestige.attacks import EmbeddingReading, Guess, SpanInversion, TextSearch
@@ -18,6 +19,7 @@ from vestige.distances import TokenDistance, TokenSetDistance, distance_label, m
 from vestige.errors import BadInput
 from vestige.interfaces import Hints, Observation, Reconstruction, reads_texts
 from vestige.networks import TokenModel, own_loss
+from vestige.pages.audit.page import render_audit
 from vestige.reports.files import load_report
 from vestige.reports.parts import CheckOutcome, VerdictKind
 from vestige.streams import stream
@@ -151,10 +153,60 @@ def test_the_default_distance_of_texts_knows_their_padding():
     audit = text_audit(
         [Guess()], victim=held, secrets=texts(60, 1, space), prior=Prior(texts(60, 2, space))
     )
-    assert audit.distance == TokenDistance(3)
-    assert distance_label(audit.distance) == "share of differing tokens"
+    assert audit.distance == (TokenDistance(3), TokenSetDistance(3))
+    assert distance_label(audit.distances[0]) == "share of differing tokens"
     assert text_audit([Guess()], distance=TokenSetDistance()).distance == TokenSetDistance()
-    assert text_audit([Guess()], distance=mean_squared_error).distance == TokenDistance()
+    squared = text_audit([Guess()], distance=(mean_squared_error,))
+    assert squared.distance == (TokenDistance(),)
+
+
+@pytest.mark.parametrize("trials", [1, 8])
+def test_tokens_without_their_order_are_judged_and_shown_without_it(trials):
+    """A bag of the right tokens is the worst by places; the verdict is that of the tokens."""
+
+    class Bag(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.tokens, self.last = torch.nn.Embedding(40, 8), torch.nn.Linear(8, 2)
+
+        def forward(self, x):
+            return self.last(self.tokens(x).mean(1))
+
+    space = TextSpace(8, 40, ("a", "b"))
+
+    def falling(seed):
+        """Texts whose tokens fall: tokens that a reading returns as they are numbered rise."""
+        rows = [torch.randperm(39, generator=stream(seed, str(n)))[:8] + 1 for n in range(60)]
+        x = torch.stack(rows).sort(1, descending=True).values.float()
+        return Records(x, torch.arange(60) % 2, space)
+
+    settings = {"secrets": falling(1), "prior": Prior(falling(2)), "trials": trials}
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        held = SharedGradient(TokenModel(Bag()), mode="eval")
+    report = run(text_audit([EmbeddingReading()], victim=held, **settings), seed=0)
+    found, attack = report.findings, report.findings.attacks[0]
+    assert attack.without_order
+    held = [one.further[0] for one in attack.outcomes]
+    assert all(one.rank == 1 for one in held)
+    assert all(one.rank > 1 for one in attack.outcomes)
+    assert {one.distance for one in found.exhibits} <= {one.distance for one in held}
+    assert all(report.judgement.hits)
+    words = visible_words(render_audit(report))
+    assert "The attack reads tokens without their order" in words
+    assert "in the secret, without order" in words
+    if trials == 1:
+        assert "(rank 1 of" in report.verdict.lede
+    else:
+        assert report.verdict.kind is VerdictKind.DEMONSTRATED
+        assert report.judgement.distance == "share of tokens not in common"
+
+
+def test_token_sets_of_no_candidates_and_of_empty_texts():
+    texts_held = torch.tensor([[1.0, 2.0, 0.0], [0.0, 0.0, 0.0]])
+    assert TokenSetDistance()(torch.empty(0, 3), texts_held).shape == (0, 2)
+    found = TokenSetDistance()(texts_held, texts_held)
+    assert found.tolist() == [[0.0, 1.0], [1.0, 0.0]]
 
 
 def test_decoys_have_the_label_and_a_length_of_the_band():

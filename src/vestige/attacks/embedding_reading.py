@@ -30,11 +30,11 @@ class EmbeddingReading:
     Melis et al. 2019, "Exploiting Unintended Feature Leakage in Collaborative Learning",
     Section 4.1: an embedding is trained for those words only that appear in the batch, so the
     non-zero rows of its gradient, or of its update, name them. The tokens are returned as one
-    candidate, the largest row first, and cut to the length of a text. There is no order in it, so
-    measure it by ``distances.TokenSetDistance``. It needs an embedding that is trained and not tied
-    to the output layer, whose gradient names every token. Padding is never read, and neither is the
-    last token of a language model's text, which is only predicted. Noise makes every row non-zero:
-    then as many rows count as the batch can hold tokens.
+    candidate, the largest row first, and cut to the length of a text. There is no order in it:
+    ``distances.TokenSetDistance`` measures it, which audits of texts have by default. It needs an
+    embedding that is trained and not tied to the output layer, whose gradient names every token.
+    Padding is never read, and neither is the last token of a language model's text, which is only
+    predicted. Noise makes every row non-zero: then as many rows count as the batch can hold tokens.
     """
 
     name = "Embedding reading"
@@ -45,6 +45,7 @@ class EmbeddingReading:
     )
     reads = (GradientRelease, UpdateRelease)
     reads_texts = True
+    reads_order = False
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -27,6 +27,7 @@ from scipy.stats import norm
 
 from vestige.errors import BadInput
 from vestige.reports.audit import AttackFindings, AuditFindings
+from vestige.reports.record_words import record_words
 from vestige.reports.shown import ShownByRank, ShownPrivacy
 from vestige.statistics.anytime import mean_log_e_value, unspent_doubt
 from vestige.statistics.rates import lower_limit
@@ -245,5 +246,5 @@ def _refusal(findings: AuditFindings, *, captured: bool, ranked: bool) -> str:
     if not ranked:
         return "no attack ran."
     if findings.trials_finished < 2:
-        return "one trial is a picture, not a rate."
+        return f"one trial is {record_words(findings.space.kind).example}, not a rate."
     return ""

@@ -121,7 +121,7 @@ class AttackFindings(AttackDescription):
     """What one attack did in all trials; ``permutation`` and ``disjoint`` of captured releases.
 
     ``permutation`` is by the primary distance, ``further_permutations`` by the further ones, in
-    their order.
+    their order. ``without_order`` says that it reads tokens of texts and not their places.
     Redacted findings have rounded outcomes, and the ``quartiles`` of the exact ones with the digits
     that a page shows: PSNR, RMSE and SSIM (of a single trial its value), and the mean of labels.
     """
@@ -132,6 +132,7 @@ class AttackFindings(AttackDescription):
     further_permutations: tuple[PermutationTest, ...] = ()
     disjoint: DisjointRanks | None = None
     remarks: tuple[str, ...] = ()
+    without_order: bool = False
     quartiles: dict[str, tuple[float, ...]] = Field(default_factory=dict)
 
 

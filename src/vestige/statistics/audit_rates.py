@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from vestige.reports.audit import AttackFindings, AttackRates, AuditFindings, Outcome
+from vestige.reports.distance_names import TOKEN_SETS
 from vestige.statistics.anytime import e_value, unspent_doubt
 from vestige.statistics.rates import (
     NOTHING,
@@ -45,6 +46,15 @@ def limit_confidence(findings: AuditFindings) -> float:
     side, claim = (1 - confidence) / 2, findings.smallest_claim
     asked = [findings.false_positive_rate, *([] if claim is None else [claim.rate])]
     return 1 - 2 * min(unspent_doubt(findings.earlier_trials[0], rate, side) for rate in asked)
+
+
+def shown_distance(findings: AuditFindings, attack: AttackFindings) -> int | None:
+    """Place of the further distance that trials of an attack are shown by; None for the primary.
+
+    Tokens that were read without their order are shown by the distance that knows none.
+    """
+    names = [one.name for one in findings.further_distances]
+    return names.index(TOKEN_SETS) if attack.without_order and TOKEN_SETS in names else None
 
 
 def measured_by(findings: AuditFindings, place: int) -> AuditFindings:

@@ -18,6 +18,7 @@ from vestige.reports.heads import HeadReport
 from vestige.reports.inversion import InversionReport
 from vestige.reports.noise import NoiseReport
 from vestige.reports.parts import Rate, VerdictKind
+from vestige.reports.record_words import record_words
 from vestige.reports.repeated import RepeatedReport
 from vestige.reports.risk import RiskReport
 from vestige.statistics.anytime import anytime_limits
@@ -155,7 +156,7 @@ def audit_enough(report: AuditReport) -> Enough:
     if found.trials_finished == 1:
         needed = limits_narrow(0.5, audit_limits(found))
         advice = f"Run about {numbers.plural(needed or MOST, 'trial')} for limits 20 points apart."
-        return Enough("one trial is a picture, not a rate", advice)
+        return Enough(f"one trial is {record_words(found.space.kind).example}, not a rate", advice)
     if rate is None or not rate.trials:
         return NOTHING_MISSING
     shown = report.verdict.kind in (VerdictKind.DEMONSTRATED, VerdictKind.CLAIM_REFUTED)

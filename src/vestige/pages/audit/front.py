@@ -14,6 +14,7 @@ from vestige.pages.pictures import GAP, Frame, Scale, drawn_how, frame, sprite_u
 from vestige.reports import numbers
 from vestige.reports.audit import AttackFindings, AuditFindings, AuditReport, Exhibit
 from vestige.reports.parts import Picture, Rate, VerdictKind
+from vestige.statistics.audit_rates import shown_distance
 
 # Screen pixels that a row of batch pictures may take beside its label.
 BATCH_ROW = 940
@@ -95,8 +96,16 @@ def arrays(report: AuditReport) -> tuple[DotArray, ...]:
     return tuple(drawn)
 
 
+def _without_order(findings: AuditFindings, name: str) -> bool:
+    return any(one.without_order for one in findings.attacks if one.name == name)
+
+
 def trials_note(findings: AuditFindings) -> str:
     """Say how the trials were chosen, what a hit is, and how records are drawn."""
+    names = {one.attack for one in findings.exhibits}
+    shown = [one for one in findings.attacks if one.name in names]
+    place = shown_distance(findings, shown[0]) if shown else None
+    distance = findings.distance if place is None else findings.further_distances[place].name
     passing = numbers.one_in(findings.false_positive_rate)
     sentences = [
         "Trials are chosen by rank of distance to the secret, never by eye."
@@ -105,10 +114,10 @@ def trials_note(findings: AuditFindings) -> str:
         if findings.trials_finished > 1
         else "",
         f"A hit lies closer to its secret than to all but {passing} of its own decoys"
-        + (f", here by {findings.distance}." if findings.further_distances else "."),
+        + (f", here by {distance}." if findings.further_distances else "."),
         "Recovered: within half a standard deviation, or the same category."
         if findings.space.kind == "table"
-        else texts_note(findings)
+        else texts_note(findings, ordered=not any(one.without_order for one in shown))
         if findings.space.kind == "text"
         else drawn_how(findings.space.shape),
     ]
@@ -186,6 +195,7 @@ def triplet(
             exhibit.decoy,
             details=shows_details(findings),
             withheld=findings.redacted,
+            ordered=not _without_order(findings, exhibit.attack),
         )
     among = f"{numbers.count(exhibit.rank)} of {numbers.count(exhibit.decoys + 1)}"
     place = f"place {numbers.count(exhibit.place)} of {numbers.count(exhibit.of)}"
@@ -201,7 +211,7 @@ def triplet(
         rank=f"rank {among} among its decoys",
         distances=f"Distance {_unbroken(exhibit.distance)}, "
         f"nearest decoy {_unbroken(exhibit.nearest_decoy)}"
-        + ("" if findings.redacted or not exhibit.label else f"; label {exhibit.label}")
+        + (f"; label {exhibit.label}" if _shows_label(findings, exhibit) else "")
         + _confidence(findings, exhibit),
         frames=drawn,
         table=table,
@@ -211,6 +221,12 @@ def triplet(
         else None,
         texts=texts,
     )
+
+
+def _shows_label(findings: AuditFindings, exhibit: Exhibit) -> bool:
+    """Whether a label tells something: texts of a language model are all of one class."""
+    single = findings.space.kind == "text" and len(findings.space.class_names) == 1
+    return bool(exhibit.label) and not single and not findings.redacted
 
 
 def _confidence(findings: AuditFindings, exhibit: Exhibit) -> str:

@@ -54,30 +54,52 @@ def text_view(
     *,
     details: bool,
     withheld: bool,
+    ordered: bool = True,
 ) -> TextView:
-    """Set a secret beside its reconstruction; ``details`` says whether to mark personal ones."""
+    """Set a secret beside its reconstruction; ``details`` says whether to mark personal ones.
+
+    Of tokens that were read without their order (not ``ordered``) those are right that the secret
+    holds, each as often as it does.
+    """
     absent = "withheld" if withheld else "nothing"
     told, drawn = _words(secret), _words(reconstruction)
     if secret is None or reconstruction is None:
         summary = "Texts are withheld." if withheld else "The attack returned no text."
         shown = tuple(Piece(word) for word in told)
         return TextView(shown, (), "".join(_words(decoy)), summary, absent)
-    right = [one == other for one, other in zip(drawn, told)]
+    right = _agreeing(told, drawn, ordered=ordered)
     common, total = _details(told, drawn) if details else (Counter(), 0)
     return TextView(
         _secret_pieces(told, common) if details else tuple(Piece(word) for word in told),
         _drawn_pieces(drawn, right, common),
         "".join(_words(decoy)),
-        summary_words(told, drawn, sum(common.values()), total),
+        summary_words(told, drawn, sum(common.values()), total, ordered=ordered),
         absent,
     )
 
 
-def summary_words(told: Sequence[str], drawn: Sequence[str], found: int, total: int) -> str:
+def _agreeing(told: Sequence[str], drawn: Sequence[str], *, ordered: bool) -> list[bool]:
+    """Which tokens of a reconstruction are the secret's: at their place, or anywhere in it."""
+    if ordered:
+        return [one == other for one, other in zip(drawn, told)]
+    left, right = Counter(map(str.strip, told)), []
+    for token in map(str.strip, drawn):
+        right.append(left[token] > 0)
+        left[token] -= 1
+    return right
+
+
+def summary_words(
+    told: Sequence[str], drawn: Sequence[str], found: int, total: int, *, ordered: bool = True
+) -> str:
     """How much of a text came back, in one sentence."""
     longer = max(len(told), len(drawn))
-    right = sum(one == other for one, other in zip(told, drawn))
-    if list(told) == list(drawn):
+    right = sum(_agreeing(told, drawn, ordered=ordered))
+    if not ordered:
+        said = (
+            f"{right} of {numbers.plural(len(drawn), 'named token')} in the secret, without order"
+        )
+    elif list(told) == list(drawn):
         said = f"Word for word: all {numbers.plural(longer, 'token')} right"
     else:
         said = f"{right} of {numbers.plural(longer, 'token')} right"
@@ -90,10 +112,15 @@ def batch_words(pairs: Sequence[tuple[Picture | None, Picture | None]]) -> str:
     return f"{numbers.count(same)} word for word"
 
 
-def texts_note(findings: AuditFindings) -> str:
-    """What the marks mean."""
+def texts_note(findings: AuditFindings, *, ordered: bool = True) -> str:
+    """What the marks mean; nothing where texts are withheld."""
+    if findings.redacted:
+        return ""
     said = (
         "Struck-through tokens differ from the secret's at their place; those in colour are right."
+        if ordered
+        else "The attack reads tokens without their order: those in colour are in the secret, "
+        "struck-through ones are not."
     )
     if not shows_details(findings):
         return said

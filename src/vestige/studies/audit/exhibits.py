@@ -11,7 +11,7 @@ from vestige.errors import BadInput
 from vestige.records import Space, TextSpace
 from vestige.reports.audit import AttackFindings, AuditFindings, Exhibit, Outcome
 from vestige.reports.parts import Picture
-from vestige.statistics.audit_rates import attack_rates, strongest
+from vestige.statistics.audit_rates import attack_rates, measured_by, shown_distance, strongest
 from vestige.statistics.rates import NOTHING
 from vestige.studies.audit.film import film_of
 from vestige.studies.audit.judge import judge_audit
@@ -34,6 +34,9 @@ def with_exhibits(
     attack = _shown_attack(findings)
     if attack is None:
         return findings
+    by = shown_distance(findings, attack)
+    if by is not None:
+        attack = next(one for one in measured_by(findings, by).attacks if one.name == attack.name)
     trials = {one.trial: one for one in results}
     ordered = sorted(attack.outcomes, key=_closeness)
     count = len(ordered)

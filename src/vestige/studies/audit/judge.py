@@ -21,6 +21,7 @@ from vestige.statistics.audit_rates import (
     joint_confidence,
     limit_confidence,
     measured_by,
+    shown_distance,
     strongest,
 )
 from vestige.statistics.paired import MOST, closer_rate, redrawn_rate
@@ -231,7 +232,10 @@ def failed_verdict(failed: Check, sentence: str | None = None) -> Verdict:
 
 
 def _one_trial(findings: AuditFindings, best: AttackFindings) -> Verdict:
-    rank = best.outcomes[0].rank
+    place = shown_distance(findings, best)
+    outcome = best.outcomes[0]
+    rank = outcome.rank if place is None else outcome.further[place].rank
+    by = "" if place is None else f", by {findings.further_distances[place].name}"
     nearer = (
         f"nearer to the reconstruction than all {findings.decoys:,} decoys"
         if rank == 1
@@ -240,8 +244,8 @@ def _one_trial(findings: AuditFindings, best: AttackFindings) -> Verdict:
     return Verdict(
         kind=VerdictKind.NOT_DEMONSTRATED,
         headline=f"One trial is {record_words(findings.space.kind).example}, not a rate.",
-        lede=f"The secret is {nearer} (rank {rank:,} of {findings.decoys + 1:,}). With 100 trials "
-        "the limits of a rate are about 10 points to either side.",
+        lede=f"The secret is {nearer} (rank {rank:,} of {findings.decoys + 1:,}{by}). With "
+        "100 trials the limits of a rate are about 10 points to either side.",
         attack=best.name,
     )
 

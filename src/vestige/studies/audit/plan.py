@@ -85,8 +85,9 @@ class Audit(Declared):
     all numbers of trials at once. The rank of a secret by distance to the reconstruction decides
     the verdict; ranks by an attack's own likelihood, where it has one, count for the ε shown.
     ``distance`` is one of ``vestige.distances`` or several, the primary one first: declared before
-    anything is measured, with limits and a verdict that are joint over them. Texts have the share
-    of differing tokens in place of the mean squared error.
+    anything is measured, with limits and a verdict that are joint over them. Left out, the
+    distances of texts are the share of differing tokens and that of tokens not in common, which
+    knows no order.
     ``exclusivity_stages`` are other widths or checkpoints of the network, whose batches are held
     against the exclusivity condition beside those of the audited one.
     """

@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import ConfigDict, ValidationError
 
 from vestige.errors import BadInput
-from vestige.interfaces import Attack, is_guess
+from vestige.interfaces import Attack, is_guess, reads_order
 from vestige.reports.audit import AttackFindings, Outcome
 from vestige.reports.document import Document
 from vestige.reports.parts import Times
@@ -79,6 +79,7 @@ def attack_findings(
         AttackFindings(
             **attack_facts(name, attack),
             guess=is_guess(attack),
+            without_order=not reads_order(attack),
             outcomes=tuple(one.outcomes[name] for one in trials),
             remarks=tuple(
                 f"{name}: {said}" for said in sorted({one.remarks[name] for one in trials} - {""})

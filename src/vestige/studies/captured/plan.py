@@ -93,6 +93,7 @@ class CapturedAudit(Declared):
     ``vestige.attacks.recommended`` chooses them for the release of the largest batch.
     ``distance`` is one of ``vestige.distances`` or several, the primary one first: each has a
     permutation test of its own, and limits and the verdict are joint over attacks and distances.
+    Left out, texts have two, as in an ``Audit``.
     """
 
     releases: Sequence[KnownRelease]

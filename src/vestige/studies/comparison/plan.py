@@ -14,6 +14,7 @@ from functools import cached_property
 from vestige.choices import check_fields
 from vestige.content import code_digest, combined_digest
 from vestige.defenses.undefended import Undefended
+from vestige.distances import mean_squared_error
 from vestige.errors import BadInput, Interrupted
 from vestige.interfaces import Attack, Defense, ThreatModel, Victim
 from vestige.records import Prior, Records
@@ -134,6 +135,7 @@ class Comparison(Declared):
             threat,
             defense.records(self.batch_size),
             title=f"{self.title}: {label_of(defense)}, {server.name}",
+            distance=(mean_squared_error,),  # of texts, tokens at their places, as errors are
             false_positive_rate=self.false_positive_rate,
             decoys=self.decoys,
             confidence=self.confidence,
