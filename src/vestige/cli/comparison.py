@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from rich.console import Console
@@ -16,6 +17,9 @@ from vestige.reports.comparison_words import cost_words, error_with_limits, runs
 from vestige.reports.numbers import EN_DASH, rate_with_limits, share
 from vestige.reports.parts import spoken
 from vestige.reports.report import Report
+
+WIDEST = 90
+"""Characters of a problem that a table of the terminal shows; the page has all of it."""
 
 
 def show_comparison(report: Report[ComparisonFindings, Any], kept: Path) -> None:
@@ -71,7 +75,7 @@ def _left(
     comparison: ComparisonFindings, point: DefendedPoint, cell: Cell
 ) -> tuple[str, str, str, str]:
     if cell.protection is None or cell.most_hits is None:
-        return EN_DASH, EN_DASH, EN_DASH, cell.problem
+        return EN_DASH, EN_DASH, EN_DASH, shorten(cell.problem, WIDEST, placeholder=" …")
     bare = next((one.label for one in comparison.points if one.undefended), "")
     return (
         error_with_limits(cell.protection),

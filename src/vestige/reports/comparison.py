@@ -114,6 +114,11 @@ class DefendedPoint(Document):
         """Name and setting."""
         return f"{self.defense} {self.setting}".strip()
 
+    @property
+    def measured(self) -> bool:
+        """Whether any release of it was attacked."""
+        return any(cell.protection is not None for cell in self.cells)
+
 
 class Matched(Document):
     """What one defence leaves at a given cost, between its measured strengths.

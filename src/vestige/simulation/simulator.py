@@ -30,10 +30,9 @@ from vestige.simulation.alterations import (
     split_like,
 )
 from vestige.simulation.dp_sgd import ClippedNoise
+from vestige.simulation.each_record import each_gradient
 from vestige.simulation.losses import Loss, cross_entropy, logits_of, one_hot
-from vestige.simulation.refusals import refusal
 from vestige.simulation.released_tensors import check_kind, check_tensors, joined
-from vestige.simulation.replaced_operations import is_transformed
 from vestige.simulation.replayed_network import replay_network
 from vestige.simulation.second_derivatives import twice_differentiable
 
@@ -166,18 +165,7 @@ class Simulator(ABC):
 
         if len(x) == 0:
             return x.new_zeros((0, sum(value.numel() for value in parameters.values())))
-        each = torch.func.vmap(torch.func.grad(own_loss), in_dims=(None, 0, 0))
-        try:
-            found = each(dict(parameters), x, targets)
-        except RuntimeError as error:
-            if is_transformed():  # the caller may run without its transformation
-                raise
-            raise BadInput(
-                refusal(error)
-                or "The gradients of single records cannot be computed for this network, which "
-                "clipping needs: use layers that torch.func.vmap can handle, or audit without "
-                "clipping."
-            ) from error
+        found = each_gradient(own_loss, parameters, x, targets)
         return torch.cat([found[name].flatten(1) for name in parameters], 1)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -14,6 +14,7 @@ from vestige.choices import describe_value
 from vestige.errors import BadInput
 from vestige.records import Records
 from vestige.simulation.dp_sgd import ClippedNoise, clipping_factors
+from vestige.simulation.each_record import each_gradient
 from vestige.simulation.losses import logits_of, one_hot
 from vestige.simulation.network import NetworkSimulator
 from vestige.simulation.refusals import refusal, refusing
@@ -106,23 +107,17 @@ def set_private_gradients(
     named = {n: p for n, p in model.named_parameters() if p.requires_grad}
     weights = {name: parameter.detach() for name, parameter in named.items()}
 
-    def own_loss(current: dict[str, Tensor], record: Tensor, target: Tensor) -> Tensor:
+    def own_loss(current: Mapping[str, Tensor], record: Tensor, target: Tensor) -> Tensor:
         outputs = logits_of(torch.func.functional_call(model, current, (record[None],)))
         return simulator.loss(outputs, target[None]).sum()
 
-    # Dropout draws a mask for each record, as it does in a batch.
-    each = torch.func.vmap(torch.func.grad(own_loss), in_dims=(None, 0, 0), randomness="different")
     totals = {name: torch.zeros_like(weight) for name, weight in weights.items()}
     for start in range(0, len(inputs), AT_ONCE):
         part = slice(start, start + AT_ONCE)
-        try:
-            slopes = each(weights, inputs[part], targets[part])
-        except RuntimeError as problem:
-            raise BadInput(
-                "The gradients of single records cannot be computed for this network "
-                f"({str(problem).splitlines()[0]}): private training needs layers that "
-                "torch.func.vmap can handle."
-            ) from problem
+        # Dropout draws a mask for each record, as it does in a batch.
+        slopes = each_gradient(
+            own_loss, weights, inputs[part], targets[part], randomness="different"
+        )
         rows = torch.cat([slope.flatten(1) for slope in slopes.values()], 1)
         norms = torch.linalg.vector_norm(rows, dim=1)
         kept = clipping_factors(norms, private.clipping_norm)

@@ -80,7 +80,8 @@ def comparison_facts(report: ComparisonReport) -> Facts:
     cells = [(point, cell) for point in found.points for cell in point.cells if cell.most_hits]
     bare = [(point, cell) for point, cell in cells if point.undefended]
     most = max(cells, key=lambda one: _lower(one[1]), default=None)
-    guaranteed = [point.label for point in found.points if point.guarantee]
+    private = [point for point in found.points if point.guarantee and point.measured]
+    guaranteed = [point.label for point in private]
     return Facts(
         subject=f"releases under {numbers.plural(len(found.points), 'setting')} of defences "
         f"before {numbers.plural(len(found.servers), 'server')}",
@@ -109,7 +110,9 @@ def comparison_facts(report: ComparisonReport) -> Facts:
         "Choosing among private trainings spends more than one of them."
         if guaranteed
         else "No setting here has a guarantee: whatever lies above the measured rates is open.",
-        mechanism="; ".join(f"{p.label}: {p.mechanism}" for p in found.points if p.guarantee),
+        mechanism="; ".join(
+            f"{p.label}: {p.mechanism}" for p in found.points if p.guarantee and p.measured
+        ),
         bounded=bool(guaranteed),
         guess=f"A guess of the class mean joins the attacks; by chance "
         f"{numbers.share(found.false_positive_rate)} hit.",

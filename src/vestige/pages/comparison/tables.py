@@ -128,6 +128,8 @@ def beside_none(comparison: ComparisonFindings, point: DefendedPoint, cell: Cell
 
 def guarantee(point: DefendedPoint) -> str:
     """The mechanism, and whether it guarantees anything."""
+    if not point.measured:
+        return f"{point.mechanism} (nothing was released)"
     return f"{point.mechanism} ({'a guarantee' if point.guarantee else 'no guarantee'})"
 
 

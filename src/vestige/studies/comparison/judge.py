@@ -44,11 +44,24 @@ def judge_comparison(findings: ComparisonFindings) -> ComparisonJudgement:
         recommendations.append(advice.model_copy(update={"equal_cost": said}))
         fronts.append(front_of(name, offers))
     return ComparisonJudgement(
-        verdict=judge_offers(findings, defended, larger),
+        verdict=_with_gaps(judge_offers(findings, defended, larger), findings),
         checks=findings.preflight,
         recommendations=tuple(recommendations),
         fronts=tuple(fronts),
     )
+
+
+def _with_gaps(verdict: Verdict, findings: ComparisonFindings) -> Verdict:
+    """The verdict, and which settings it says nothing about because nothing ran under them."""
+    missing = [
+        point.label
+        for point in findings.points
+        if any(cell.protection is None for cell in point.cells)
+    ]
+    if not missing or verdict.kind is VerdictKind.INVALID:
+        return verdict
+    said = f"Not measured, and not compared: {'; '.join(missing)} (the tables say why)."
+    return verdict.model_copy(update={"lede": f"{verdict.lede} {said}"})
 
 
 def judge_offers(
