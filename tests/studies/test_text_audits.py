@@ -82,8 +82,46 @@ def test_text_attacks_refuse_other_records():
     from worlds import small_audit
 
     for attack in (SpanInversion(), EmbeddingReading(), TextSearch()):
-        report = run(replace(small_audit([attack]), trials=1), seed=0)
-        assert "texts" in report.findings.failure.message
+        with pytest.raises(BadInput, match="reads texts, and these records are none"):
+            small_audit([attack])
+
+
+def test_models_and_texts_that_do_not_fit_are_one_sentence():
+    def audited(network, task="language modelling", **settings):
+        made = TokenModel(network, task) if task else network
+        return run(text_audit([Guess()], victim=SharedGradient(made, mode="eval", **settings)))
+
+    class Lookup(torch.nn.Module):
+        def __init__(self, rows, places, classifies=False):
+            super().__init__()
+            self.tokens, self.places = torch.nn.Embedding(rows, 4), torch.nn.Embedding(places, 4)
+            self.last, self.classifies = torch.nn.Linear(4, rows), classifies
+
+        def forward(self, x):
+            found = self.last(self.tokens(x) + self.places(torch.arange(x.shape[1])))
+            return found.mean(1) if self.classifies else found
+
+    with torch.random.fork_rng():
+        own = {"loss": own_loss}
+        with pytest.raises(BadInput, match="largest embedding of the model has 20 rows"):
+            audited(Lookup(20, 7), **own)
+        with pytest.raises(BadInput, match="length= of from_texts, --length"):
+            audited(Lookup(40, 5), **own)
+        with pytest.raises(BadInput, match="language modelling head"):
+            audited(Lookup(40, 7, classifies=True), **own)
+        with pytest.raises(BadInput, match=r"wrap it in vestige\.networks\.TokenModel"):
+            audited(Lookup(40, 7, classifies=True), None)
+        with pytest.raises(BadInput, match="give the victim loss=own_loss"):
+            audited(Lookup(40, 7))
+    with pytest.raises(BadInput, match="1 of 3 texts have no token, the first at place 1"):
+        datasets.from_texts(["one text", "", "another"])
+
+
+def test_updates_of_several_steps_name_an_attack_that_reads_texts():
+    several = LocalTraining(steps=3, learning_rate=0.1)
+    held = FederatedUpdate(model(), several, loss=own_loss, mode="eval")
+    report = run(text_audit([TextSearch()], victim=held, trials=1), seed=0)
+    assert "try EmbeddingReading" in report.findings.failure.message
 
 
 def test_normalisation_of_tokens_is_refused():

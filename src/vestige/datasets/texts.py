@@ -63,6 +63,12 @@ def from_texts(
     longest = max(map(len, rows))
     if longest == 0:
         raise BadInput("The tokenizer makes no token of any text: give the one of the model.")
+    empty = [place for place, row in enumerate(rows) if not row]
+    if empty:
+        raise BadInput(
+            f"{len(empty):,} of {len(rows):,} texts have no token, the first at place {empty[0]}: "
+            "leave empty texts out."
+        )
     space = TextSpace(
         length or longest,
         made.get_vocab_size(with_added_tokens=True),

@@ -34,8 +34,41 @@ class TokenModel(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Logits (n, classes), or losses (n, 1)."""
         tokens = x.round().long()
-        found = self._logits(tokens)
+        try:
+            found = self._logits(tokens)
+        except IndexError as error:
+            raise BadInput(self._outside(tokens)) from error
+        if self.task == "language modelling" and found.dim() != 3:
+            raise BadInput(
+                f"For language modelling a model returns logits of each token (n, length, "
+                f"vocabulary), and this {type(self.model).__name__} returns {found.dim()} "
+                "dimensions: give a model with a language modelling head, or leave the task out "
+                "for a classifier."
+            )
         return found if self.task == "classification" else self._losses(found, tokens)
+
+    def _outside(self, tokens: Tensor) -> str:
+        """Why a lookup failed: the vocabulary, or the positions, or records that are no tokens."""
+        rows = [m.num_embeddings for m in self.model.modules() if isinstance(m, nn.Embedding)]
+        largest, length = int(tokens.max()), tokens.shape[1]
+        if int(tokens.min()) < 0:
+            return (
+                "Some records hold negative numbers, and a TokenModel reads numbers of tokens: "
+                "make records by vestige.datasets.from_texts."
+            )
+        if rows and largest >= max(rows):
+            return (
+                f"The texts hold token {largest:,}, and the largest embedding of the model has "
+                f"{max(rows):,} rows: give the model's own tokenizer to from_texts, which makes "
+                "records of token numbers."
+            )
+        positions = getattr(getattr(self.model, "config", None), "max_position_embeddings", None)
+        known = f" of {positions:,}" if isinstance(positions, int) else ""
+        return (
+            f"Texts of {length:,} tokens, or their token numbers up to {largest:,}, do not fit an "
+            f"embedding of the model: cut texts to its positions{known} (length= of from_texts, "
+            "--length of vestige invert), and make them with the model's own tokenizer."
+        )
 
     def accuracy(self, x: Tensor) -> float:
         """Share of the tokens of texts that a language model ranks first, given those before."""

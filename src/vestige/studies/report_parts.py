@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from vestige import __version__
+from vestige.attacks import EmbeddingReading, SpanInversion, TextSearch
 from vestige.distances import Distance, distance_label, is_squared_error
 from vestige.errors import BadInput
 from vestige.interfaces import (
@@ -119,6 +120,9 @@ def finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
+_OF_TEXTS = (EmbeddingReading, SpanInversion, TextSearch)
+
+
 def check_reads(attacks: Sequence[Attack], kind: type[Release], space: Space) -> None:
     """Raise BadInput if one of the attacks cannot read a kind of release, or of records."""
     for attack in attacks:
@@ -130,6 +134,11 @@ def check_reads(attacks: Sequence[Attack], kind: type[Release], space: Space) ->
                 f"{named} does not read texts, whose values are numbers of tokens: use "
                 "SpanInversion(), EmbeddingReading() or TextSearch(), or leave attacks out to have "
                 "them recommended; an attack of your own says that it does by reads_texts = True."
+            )
+        if isinstance(attack, _OF_TEXTS) and not isinstance(space, TextSpace):
+            raise BadInput(
+                f"{attack.name} reads texts, and these records are none: leave attacks out to have "
+                "some recommended that read them, or make records by from_texts."
             )
         if kind not in attack.reads:
             raise BadInput(

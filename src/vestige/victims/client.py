@@ -12,10 +12,11 @@ from torch import Tensor, nn
 
 from vestige.choices import describe_value
 from vestige.errors import BadInput
+from vestige.networks.token_model import TokenModel, predicts_tokens
 from vestige.records import Records
 from vestige.simulation.dp_sgd import ClippedNoise, clipping_factors
 from vestige.simulation.each_record import each_gradient
-from vestige.simulation.losses import logits_of, one_hot
+from vestige.simulation.losses import cross_entropy, logits_of, one_hot
 from vestige.simulation.network import NetworkSimulator
 from vestige.simulation.refusals import refusal, refusing
 from vestige.simulation.replayed_network import without_recomputation
@@ -58,10 +59,20 @@ def loss_of(simulator: Simulator, model: nn.Module, inputs: Tensor, targets: Ten
         said = refusal(error)
         if said is not None:
             raise BadInput(said) from error
+        if "'indices'" in str(error) and not isinstance(model, TokenModel):
+            raise BadInput(
+                "The model looks up token numbers, and records hold floating point: wrap it in "
+                "vestige.networks.TokenModel."
+            ) from error
         raise BadInput(
             f"The model does not accept records of shape {tuple(inputs.shape[1:])} "
             f"({str(error).splitlines()[0]}): check its input layer and the records' space."
         ) from error
+    if simulator.loss is cross_entropy and predicts_tokens(model):
+        raise BadInput(
+            "A language model computes the loss of its texts itself: give the victim loss=own_loss "
+            "(from vestige.networks import own_loss)."
+        )
     losses = simulator.loss(outputs, targets)
     _check_losses(losses, outputs)
     return simulator.reduced(losses)

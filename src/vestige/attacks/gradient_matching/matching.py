@@ -12,6 +12,7 @@ from torch import Tensor
 from vestige.attacks.gradient_matching.labels import infer_labels
 from vestige.errors import BadInput
 from vestige.interfaces import Hints, Observation, Public, Release
+from vestige.records import TextSpace
 from vestige.simulation.alterations import Reading, join_tensors
 from vestige.simulation.kinds import ClientSimulator, client_simulator
 from vestige.simulation.losses import one_hot
@@ -155,9 +156,12 @@ def check_single_step(public: Public, noun: str) -> None:
     """Refuse updates of several local steps, off which this cannot be read."""
     steps = client_simulator(public.simulator).steps
     if steps > 1:
+        other = "InvertingGradients, which unrolls the steps"
+        if isinstance(public.space, TextSpace):
+            other = "EmbeddingReading, which names tokens without their order"
         raise BadInput(
             f"An update of {steps} local steps is no single gradient: {noun} cannot be read off "
-            "it; try InvertingGradients, which unrolls the steps."
+            f"it; try {other}."
         )
 
 
