@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,8 @@ from vestige.datasets.conversion import as_labels, name_classes
 from vestige.datasets.token_words import vocabulary_of
 from vestige.errors import BadInput, extra
 from vestige.records import Records, TextSpace
+
+_log = logging.getLogger("vestige")
 
 PADDINGS = ("[PAD]", "<pad>", "<|pad|>", "<|endoftext|>", "</s>", "<|end_of_text|>")
 """Tokens that fill up a text, where a tokenizer does not say which one does; the first is taken."""
@@ -65,9 +68,11 @@ def from_texts(
         raise BadInput("The tokenizer makes no token of any text: give the one of the model.")
     empty = [place for place, row in enumerate(rows) if not row]
     if empty:
-        raise BadInput(
-            f"{len(empty):,} of {len(rows):,} texts have no token, the first at place {empty[0]}: "
-            "leave empty texts out."
+        _log.warning(
+            "%s of %s texts have no token, the first at place %s: leave empty texts out.",
+            len(empty),
+            len(rows),
+            empty[0],
         )
     space = TextSpace(
         length or longest,
