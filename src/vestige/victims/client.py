@@ -119,7 +119,7 @@ def set_private_gradients(
     weights = {name: parameter.detach() for name, parameter in named.items()}
 
     def own_loss(current: Mapping[str, Tensor], record: Tensor, target: Tensor) -> Tensor:
-        outputs = logits_of(torch.func.functional_call(model, current, (record[None],)))
+        outputs = logits_of(torch.func.functional_call(model, dict(current), (record[None],)))
         return simulator.loss(outputs, target[None]).sum()
 
     totals = {name: torch.zeros_like(weight) for name, weight in weights.items()}
