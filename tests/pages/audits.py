@@ -269,20 +269,20 @@ SENTENCES = {
     VerdictKind.DEMONSTRATED: (
         "The training server can redraw the face behind a shared gradient.",
         "{rate} secrets came back closer than all but 1 in 100 decoys: at least {lower}, "
-        "with 95% confidence, in {trials} trials. Guessing with the label and the same hints "
-        "reaches 1%.",
+        "with 95% confidence, in {trials} trials. By chance it is 1% (1 in 100 "
+        "candidates).",
     ),
     VerdictKind.NOT_DEMONSTRATED: (
         "These two attacks were not shown to redraw secrets more often than guessing. This is not "
         "evidence of safety.",
         "The strongest hit {rate} secrets, at most {upper} with 95% confidence, in "
-        "{trials} trials. Guessing with the label and the same hints reaches 1%.",
+        "{trials} trials. By chance it is 1% (1 in 100 candidates).",
     ),
     VerdictKind.CLAIM_REFUTED: (
         "The data sheet allows at most 10% of secrets to be redrawn; the attack redrew at least "
         "{lower}.",
         "{rate} secrets came back closer than all but 1 in 100 decoys, in {trials} trials. "
-        "Guessing with the label and the same hints reaches 1%.",
+        "By chance it is 1% (1 in 100 candidates).",
     ),
     VerdictKind.INVALID: (
         "This audit says nothing yet: Inverting Gradients stopped in trial 212 of 2,000.",

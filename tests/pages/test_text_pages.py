@@ -15,6 +15,7 @@ from vestige.attacks import EmbeddingReading, SpanInversion
 from vestige.distances import TokenDistance, TokenSetDistance
 from vestige.interfaces import Run
 from vestige.networks import own_loss
+from vestige.pages.audit.front import strongest
 from vestige.pages.audit.page import render_audit
 from vestige.pages.audit.texts import text_view
 from vestige.pages.inversion.page import render_inversion
@@ -200,3 +201,14 @@ def test_no_page_of_texts_speaks_of_pictures(redact):
         invert(noisy, public, [SpanInversion()], samples=1),
     ]
     assert [one for made in reports for one in image_words(render(made, redact=redact))] == []
+
+
+def test_answers_for_the_decision_stand_before_texts_and_count_personal_details():
+    page = render_audit(report())
+    assert page.index('id="decision"') < page.index("What the attacker read")
+    best = strongest(report())
+    known = [one.details for one in best.outcomes if one.details is not None]
+    found, total = sum(one[0] for one in known), sum(one[1] for one in known)
+    said = f"Personal details that came back: {found} of {total}."
+    assert total > 0
+    assert said in plain(page)

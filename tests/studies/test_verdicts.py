@@ -79,7 +79,7 @@ def test_demonstrated():
     assert verdict.headline == "The training server can redraw the face behind a shared gradient."
     assert verdict.lede == (
         "81% of the secrets came back closer than all but 1 in 100 decoys: at least 71%, with 95% "
-        "confidence, in 100 trials. Guessing with the label and the same hints reaches 1%. 80 of "
+        "confidence, in 100 trials. By chance it is 1% (1 in 100 candidates). 80 of "
         "100 secrets were redrawn (less than half as far from the secret as the best guess): at "
         "least 70%."
     )

@@ -212,6 +212,12 @@ def one_in(value: float) -> str:
     return share(value)
 
 
+def by_chance(value: float) -> str:
+    """Write a false positive rate as what chance gives: ``1% (1 in 100 candidates)``."""
+    said = one_in(value)
+    return f"{share(value)} ({said} candidates)" if said != share(value) else said
+
+
 def points(difference: float) -> str:
     """Write a difference of two rates: ``+80 points``, ``−0.4 points``."""
     hundredfold = 100 * difference

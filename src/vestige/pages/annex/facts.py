@@ -21,12 +21,12 @@ from vestige.pages.annex.not_tried import (
 )
 from vestige.pages.heads.tables import written_point
 from vestige.reports import numbers
-from vestige.reports.audit import AuditReport, HitBounds
+from vestige.reports.audit import AttackFindings, AuditReport, HitBounds
 from vestige.reports.captured_words import method_sentence
 from vestige.reports.comparison_words import joined
 from vestige.reports.heads import ClassRates, HeadRates, HeadReport
 from vestige.reports.inversion import InversionReport
-from vestige.reports.parts import ThreatDescription, VerdictKind
+from vestige.reports.parts import Rate, ThreatDescription, VerdictKind
 from vestige.reports.report import Report
 from vestige.reports.shown import SMALLEST, plain, rounded_down
 from vestige.statistics.audit_rates import strongest
@@ -123,6 +123,7 @@ def audit_facts(report: AuditReport) -> Facts:
         sure=f"{numbers.share(found.confidence)} confidence, jointly over "
         f"{numbers.plural(len(attacks), 'attack')}; "
         f"{numbers.plural(found.trials_finished, 'trial')}"
+        + (f" ({_additions(report)})" if found.earlier_trials else "")
         + (", each with another secret" if found.trials_finished > 1 else ""),
         theory=" ".join(filter(None, (bound_words(theory), _shown_words(report)))),
         mechanism="" if theory is None else theory.mechanism,
@@ -135,16 +136,15 @@ def audit_facts(report: AuditReport) -> Facts:
             "several releases about one record",
         ),
         enough=NOTHING_MISSING if is_invalid(report) else enough.audit_enough(report),
-        guess=f"Guesses with the same hints were compared with the same records; chance gives "
-        f"{numbers.share(found.false_positive_rate)}.",
+        guess=f"Guesses with the same hints were compared with the same records"
+        f"{_guessed(report)}; by chance {numbers.by_chance(found.false_positive_rate)}.",
         quantity=(
             ("Decoys", f"{numbers.count(found.decoys)} in each trial, of the secret's class"),
             *(
                 (
                     (
                         "Additions",
-                        f"{numbers.planned_and_added(found.earlier_trials, found.trials_planned)}. "
-                        f"{method_sentence(found)}",
+                        f"{_additions(report)}. {method_sentence(found)}",
                     ),
                 )
                 if found.earlier_trials
@@ -153,6 +153,11 @@ def audit_facts(report: AuditReport) -> Facts:
             *((("Pool", f"at least {numbers.count(pool)} records of a class"),) if pool else ()),
         ),
     )
+
+
+def _additions(report: AuditReport) -> str:
+    found = report.findings
+    return numbers.planned_and_added(found.earlier_trials, found.trials_planned)
 
 
 def bound_words(theory: HitBounds | None, mechanism: str = "") -> str:
@@ -197,8 +202,47 @@ def _audit_rate(report: AuditReport) -> str:
     return (
         f"{some[:1].upper()}{some[1:]} came back by {best.name}: at least "
         f"{numbers.at_least(rate.lower)}, at most {numbers.at_most(rate.upper)}; by chance "
-        f"{numbers.share(found.false_positive_rate)}."
+        f"{numbers.share(found.false_positive_rate)}.{_no_better(report, best.name, rate)}"
+        f"{detail_words(best)}"
     )
+
+
+def _best_guess(report: AuditReport) -> tuple[str, Rate] | None:
+    """The guess that hit most, and its rate; a guess never looks at the release."""
+    rates = (
+        (one.name, rate)
+        for one in report.findings.attacks
+        if one.guess and (rate := report.judgement.rates_of(one).rate) is not None
+    )
+    return max(rates, key=lambda one: one[1].value, default=None)
+
+
+def _guessed(report: AuditReport) -> str:
+    """How often the best guess hit, as a clause; nothing where a check failed."""
+    best = _best_guess(report)
+    if best is None or is_invalid(report):
+        return ""
+    return f": the best, {best[0]}, hit {numbers.hits_of(best[1])}"
+
+
+def _no_better(report: AuditReport, name: str, rate: Rate) -> str:
+    """Say that the leading attack hit no more than a guess, which reads nothing of the release."""
+    best = _best_guess(report)
+    if best is None or not rate.hits or rate.value > best[1].value:
+        return ""
+    return (
+        f" {name} hit no more often than a guess that reads nothing of the release "
+        f"({best[0]}: {numbers.hits_of(best[1])})."
+    )
+
+
+def detail_words(attack: AttackFindings) -> str:
+    """How many personal details of texts came back over all trials; empty where none counts."""
+    known = [one.details for one in attack.outcomes if one.details is not None]
+    found, total = (sum(one[place] for one in known) for place in (0, 1))
+    if not total:
+        return ""
+    return f" Personal details that came back: {numbers.count(found)} of {numbers.count(total)}."
 
 
 @annex_facts.register

@@ -168,8 +168,8 @@ def repeated_facts(report: RepeatedReport) -> Facts:
             defense_left(found.defense),
         ),
         enough=NOTHING_MISSING if is_invalid(report) else enough.repeated_enough(report),
-        guess=f"Guesses with the same hints were compared with the same records; chance gives "
-        f"{chance}.",
+        guess=f"Guesses with the same hints were compared with the same records; by chance "
+        f"{numbers.by_chance(found.false_positive_rate)}.",
         quantity=(
             ("Repetitions", numbers.count(found.repeats)),
             ("Decoys", f"{numbers.count(found.decoys)} in each trial, of the secret's class"),

@@ -139,8 +139,8 @@ def _means(findings: AuditFindings) -> Part:
         said.append(method_sentence(findings))
     if any(attack.guess for attack in findings.attacks):
         said.append(
-            "Guesses with the same hints were held against the same records; by chance they reach "
-            f"{numbers.share(findings.false_positive_rate)}."
+            "Guesses with the same hints were held against the same records; by chance a guess "
+            f"reaches {numbers.by_chance(findings.false_positive_rate)}."
         )
     named = [attack for attack in findings.attacks if not attack.guess]
     return Part("Means tried", tuple(said), _described(named))

@@ -90,9 +90,8 @@ def arrays(report: AuditReport) -> tuple[DotArray, ...]:
     claim = report.findings.smallest_claim
     if claim is not None and report.verdict.kind is VerdictKind.CLAIM_REFUTED:
         drawn.append(share_array(claim.rate, f"at most, says {_in_sentence(claim.source)}"))
-    drawn.append(
-        share_array(report.findings.false_positive_rate, "by guessing with the same hints")
-    )
+    alpha = report.findings.false_positive_rate
+    drawn.append(share_array(alpha, "by chance"))
     return tuple(drawn)
 
 

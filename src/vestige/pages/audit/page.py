@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TypedDict
 
+from markupsafe import Markup
+
 from vestige.pages.audit import evidence, front
 from vestige.pages.audit.assessment import assess_audit
 from vestige.pages.audit.exclusivity import exclusivity_view
@@ -95,14 +97,19 @@ def _page(
         note += " Differences of some trials are left out to keep the page small."
     exhibit = fragment("audit.html", "exhibit", found, triplets, (), note)
     more = any(one.film or one.batch for one in triplets)
+    further = fragment("audit.html", "further", triplets) if more else ""
+    if not triplets:
+        exhibit = ""
+    elif found.space.kind == "text":  # texts may be long: the answers for the decision come first
+        exhibit, further = "", Markup("{} {}").format(exhibit, further)
     return render_page(
         title=found.title,
         date=numbers.date(found.times.finished) if found.times.finished else "",
         redacted=found.redacted,
         front=replace(
             Front.of(report.verdict),
-            exhibit=exhibit if triplets else "",
-            further=fragment("audit.html", "further", triplets) if more else "",
+            exhibit=exhibit,
+            further=further,
             lede=(report.verdict.lede, shown.sentence if shown else ""),
             failed=failed_checks(report.judgement.checks) if invalid else (),
             arrays=() if invalid else front.arrays(report),

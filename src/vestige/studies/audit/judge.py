@@ -11,7 +11,16 @@ from collections.abc import Sequence
 from vestige.bounds.shown import shown_by_audit
 from vestige.reports.audit import AttackFindings, AuditFindings, AuditJudgement
 from vestige.reports.captured_words import guess_check, permutation_sentence
-from vestige.reports.numbers import at_least, at_most, count_word, one_in, percent, share, some_of
+from vestige.reports.numbers import (
+    at_least,
+    at_most,
+    by_chance,
+    count_word,
+    one_in,
+    percent,
+    share,
+    some_of,
+)
 from vestige.reports.parts import Check, CheckOutcome, Rate, Verdict, VerdictKind
 from vestige.reports.record_words import record_words
 from vestige.statistics.audit_rates import (
@@ -318,9 +327,7 @@ def _rate_sentence(findings: AuditFindings, best: AttackFindings, rates: Rates) 
         f"at least {at_least(rate.lower)}, with {share(findings.confidence)} confidence, in "
         f"{rate.trials:,} trials"
     )
-    guess = (
-        f"Guessing with the label and the same hints reaches {share(findings.false_positive_rate)}."
-    )
+    guess = f"By chance it is {by_chance(findings.false_positive_rate)}."
     if rate.hits == 0:
         none = _capital(some_of(0, rate.trials, "secret"))
         return (
