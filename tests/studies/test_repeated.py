@@ -89,7 +89,7 @@ def test_the_verdict_counts_repetitions_and_hides_none(report) -> None:
     mixed = judged((12, yes), (0, no), (8, yes))
     assert mixed.kind is yes
     assert mixed.headline.startswith("In 2 of 3 repetitions")
-    assert "0% to 60%, median 40% (limits 0–86%)" in mixed.lede
+    assert "0% to 60%, median 40% (limits over all repetitions 0–86%)" in mixed.lede
     none = judged((0, no), (0, no))
     assert none.kind is no
     assert "not evidence of safety" in none.lede

@@ -20,7 +20,7 @@ def spread_words(findings: RepeatedFindings) -> str:
         low, middle, high = map(numbers.percent, found)
         span = f"{low} in every repetition" if low == high else f"{low} to {high}, median {middle}"
         reach = numbers.limits(min(r.lower for r in rates), max(r.upper for r in rates))
-        said.append(f"{name} {span} (limits {reach})")
+        said.append(f"{name} {span} (limits over all repetitions {reach})")
     return "; ".join(said)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 from vestige.reports import numbers
@@ -99,11 +99,19 @@ def limits_narrow(value: float, limits: Limits, start: int = 1) -> int | None:
 
 
 def enough_trials(
-    rate: Rate, chance: float, limits: Limits, unit: str, *, shown: bool, each: str = ""
+    rate: Rate,
+    chance: float,
+    limits: Limits,
+    unit: str,
+    *,
+    shown: bool,
+    each: str = "",
+    fewest: int = 1,
 ) -> Enough:
     """What to say of a rate: too few trials to show anything, too few for this rate, wide limits.
 
-    ``unit`` is what is counted and ``each`` what follows its number: "in each repetition".
+    ``unit`` is what is counted and ``each`` what follows its number: "in each repetition". No
+    fewer than ``fewest`` are asked for, because another statement of the report needs them.
     """
 
     def many(number: int) -> str:
@@ -114,7 +122,7 @@ def enough_trials(
         return Enough(
             f"{many(rate.trials)} {_are(rate.trials)} too few for a verdict: even if all were hits "
             "it would not be shown",
-            f"Run at least {many(least)}, where all hits would be shown.",
+            f"Run at least {many(max(least, fewest))}, where all hits would be shown.",
             hopeless=True,
         )
     spoken = numbers.limits(rate.lower, rate.upper)
@@ -123,12 +131,13 @@ def enough_trials(
     if needed is not None:
         return Enough(
             f"the limits, {spoken}, include chance ({numbers.share(chance)})",
-            f"Run about {many(needed)}: a rate as measured would then be shown.",
+            f"Run about {many(max(needed, fewest))}: a rate as measured would then be shown.",
         )
     if rate.upper - rate.lower <= WIDE:
         return NOTHING_MISSING
     narrow = limits_narrow(rate.value, limits, rate.trials)
-    advice = "" if narrow is None else f"Run about {many(narrow)} for limits 20 points apart."
+    advice = "" if narrow is None else many(max(narrow, fewest))
+    advice = advice and f"Run about {advice} for limits 20 points apart."
     return Enough(f"the limits are wide, {spoken}", advice)
 
 
@@ -246,8 +255,10 @@ def comparison_enough(report: ComparisonReport) -> Enough:
     alpha = found.false_positive_rate
     shown = best.most_hits.lower > alpha
     each = " of each setting"
-    said = enough_trials(best.most_hits, alpha, limits, "trial", shown=shown, each=each)
     apart = least_trials(found.confidence)
+    said = enough_trials(
+        best.most_hits, alpha, limits, "trial", shown=shown, each=each, fewest=apart
+    )
     if found.trials >= apart or said.hopeless:
         return said
     told = f"{numbers.plural(found.trials, 'trial')} cannot tell settings apart"
@@ -264,7 +275,10 @@ def repeated_enough(report: RepeatedReport) -> Enough:
     best = max(rates, key=lambda one: one[:2])[2]
     limits = _clopper_pearson(1 - (1 - found.confidence) / found.repeats / len(found.attacks))
     shown, each = report.verdict.kind is VerdictKind.DEMONSTRATED, " in each repetition"
-    return enough_trials(best, found.false_positive_rate, limits, "trial", shown=shown, each=each)
+    chance = found.false_positive_rate
+    said = enough_trials(best, chance, limits, "trial", shown=shown, each=each)
+    named = said.doubt.replace("the limits", "the limits of the repetition that hit most", 1)
+    return replace(said, doubt=named)
 
 
 def risk_enough(report: RiskReport) -> Enough:

@@ -158,7 +158,7 @@ def _hits(
     found: ComparisonFindings, cells: Iterable[tuple[DefendedPoint, Cell]], words: str
 ) -> str:
     said = [
-        f"{words if point.undefended else point.label}, before the {cell.server}: "
+        f"{words if point.undefended else point.label} (attacker: {cell.server}): hits "
         f"{numbers.rate_with_limits(cell.most_hits)}"
         for point, cell in cells
         if cell.most_hits is not None

@@ -255,7 +255,7 @@ def trial_name(exhibit: Exhibit) -> str:
         return "The trial"
     if exhibit.of < 6:
         return f"Trial {numbers.count(exhibit.trial + 1)}"
-    names = {1: "Best trial", exhibit.of: "Worst trial"}
+    names = {1: "Best trial", exhibit.of: "Least successful trial"}
     return names.get(exhibit.place, "Median trial")
 
 

@@ -33,7 +33,7 @@ from vestige.reports.comparison import (
     Server,
 )
 from vestige.reports.comparison_words import error_with_limits, lost_words, search_sentences
-from vestige.reports.parts import Picture
+from vestige.reports.parts import Picture, VerdictKind
 
 AIM = 1_000_000
 """Bytes that a page should have; fewer pictures are shown until it fits."""
@@ -132,7 +132,9 @@ def _page(report: ComparisonReport, most: int) -> str:
     best = [p for p in (best_within_budget(report, s.name) for s in found.servers) if p]
     bare = [p for p in found.points if p.defense == UNDEFENDED]
     first = read_secrets(found, list(dict.fromkeys([*bare, *best])))[:1]
-    exhibit = fragment("comparison.html", "exhibit", found, views, budget, seen, first)
+    exhibit = fragment(
+        "comparison.html", "exhibit", found, views, budget, seen, first, _caution(report)
+    )
     sheets, drawn = [text("comparison.css")], ""
     if read:
         sheets.append(text("texts.css"))
@@ -168,6 +170,16 @@ def _page(report: ComparisonReport, most: int) -> str:
         source="a comparison",
         report=report,
         styles=sheets,
+    )
+
+
+def _caution(report: ComparisonReport) -> str:
+    """What stands above costs where nothing was shown to be defended."""
+    if report.verdict.kind is not VerdictKind.NOT_DEMONSTRATED:
+        return ""
+    return (
+        "Nothing was shown to be recovered without a defence, so the errors below do not show "
+        "that a defence protects anything; costs are as measured."
     )
 
 

@@ -116,7 +116,7 @@ def recommend(
     if findings.trials < least:
         sentence += (
             f" With {plural(findings.trials, 'trial')} nothing can be told apart at "
-            f"{share(findings.confidence)}: run at least {count(least)}."
+            f"{share(findings.confidence)}: more trials are needed."
         )
     return Recommendation(
         server=server,

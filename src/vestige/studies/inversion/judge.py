@@ -233,11 +233,19 @@ def _rehearsal_checks(findings: InversionFindings, fit: Fit) -> list[Check]:
         return []
     return [
         Check.remark(
-            f"{fit.attack}: all {len(found)} simulated releases were matched better than "
-            f"this one. If the model is described rightly and the records are like the prior's, "
+            f"{fit.attack}: {_all_simulated(len(found))} less unexplained than this "
+            f"one. If the model is described rightly and the records are like the prior's, "
             f"that has a probability of {percent(1 / (len(found) + 1))} at most.",
         )
     ]
+
+
+def _all_simulated(number: int) -> str:
+    return (
+        "the one simulated release left"
+        if number == 1
+        else f"all {number:,} simulated releases left"
+    )
 
 
 def _of(findings: InversionFindings, attack: str) -> tuple[Fit | None, list[RehearsedRelease]]:
@@ -276,7 +284,8 @@ def _headline(findings: InversionFindings, fit: Fit, match: Match, drawn: int) -
             return f"This {noun} is described rightly, and {fit.attack} did not match it."
         _, rehearsed = _of(findings, fit.attack)
         if rehearsed and all(match_of(one.fit) is Match.NOT_MATCHED for one in rehearsed):
-            return f"{fit.attack} matched neither this {noun} nor any simulated one."
+            which = "the simulated one" if len(rehearsed) == 1 else "any simulated one"
+            return f"{fit.attack} did not match this {noun} or {which} closely enough."
         told = any(c.label_told for c in findings.candidates if c.attack == fit.attack)
         suspects = "labels, weights, mode" if told else "weights, mode"
         last = "tokenizer" if _texts(findings) else "normalisation"
