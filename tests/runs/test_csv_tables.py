@@ -18,6 +18,7 @@ from pages.states import STATES
 from pages.studies import heads
 from vestige.cli.app import main
 from vestige.content import document_bytes
+from vestige.pages.saving import save_page
 from vestige.reports.files import load_report
 from vestige.runs.csv_tables import as_text, csv_text, report_tables, write_tables
 from vestige.runs.verification import verify
@@ -108,6 +109,13 @@ def test_the_command_writes_private_files(tmp_path, monkeypatch):
     assert "'=HYPERLINK" in (tmp_path / "csv" / "summary.csv").read_text()
     assert load_report(tmp_path / "out").findings.redacted
     assert verify(tmp_path / "out").verified
+    assert verify(tmp_path / "out").in_part
     assert command(*folders) == 2  # the folder to hand over is not empty any more
     assert command() == 2
     assert len(write_tables(report, tmp_path / "again")) == len(files)
+    # Tables follow the page of the folder unless they are told otherwise.
+    save_page(report, tmp_path / "page.html", redact=True)
+    for words, whole in (((), False), (("--redact",), False), (("--no-redact",), True)):
+        assert command("--csv", str(tmp_path / f"as{whole}"), *words) == 0
+        held = (tmp_path / f"as{whole}" / "summary.csv").read_text()
+        assert ("'=HYPERLINK" in held) == whole

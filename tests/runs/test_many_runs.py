@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from vestige.cli.app import main
 from vestige.content import document_bytes
 from vestige.errors import BadInput, NotFound
 from vestige.reports import numbers
+from vestige.runs.hand_over import write_redacted
 from vestige.runs.index_page import render_index, render_rows, write_index
 from vestige.runs.summaries import (
     DAMAGED,
@@ -168,7 +170,7 @@ def test_chance_is_the_level_of_the_plan_and_guesses_are_measured(base):
 def test_added_trials_are_counted_apart(tmp_path):
     run_folder("extended audit", tmp_path / "run")
     line = summaries(tmp_path)[0]
-    assert (line.done, line.planned, line.added) == (3, 3, 1)
+    assert (line.done, line.planned, line.added) == (3, 2, 1)
     assert ">3 (1 added)<" in str(render_rows([line]))
 
 
@@ -292,3 +294,14 @@ def test_the_command(base, monkeypatch, capsys):
     assert "index.html" in capsys.readouterr().out
     keys = re.findall(r"data-keys='([^']*)'", (base / "index.html").read_text())
     assert all(len(json.loads(one.replace("&#34;", '"'))) == 11 for one in keys)
+
+
+def test_units_and_redacted_copies_are_named(tmp_path):
+    run_folder("audit", tmp_path / "run")
+    write_redacted(load_report(tmp_path / "run"), tmp_path / "copy")
+    lines = {line.folder: line for line in summaries(tmp_path)}
+    assert {name: line.redacted for name, line in lines.items()} == {"run": False, "copy": True}
+    page = str(render_rows(list(lines.values())))
+    assert page.count("redacted copy") == 1
+    heads = replace(lines["run"], done=100, planned=100, unit="heads")
+    assert ">100 heads<" in str(render_rows([heads]))

@@ -290,7 +290,10 @@ def report(
     ] = None,
     redact: Redact = None,
 ) -> None:
-    """Judge a finished run or study again and render its page. The model is not needed."""
+    """Judge a finished run or study again and render its page. The model is not needed.
+
+    Exits with 2 if it is INVALID, with 4 if a captured release was not matched.
+    """
     from vestige.cli.rendering import render_again
 
     show_verdict(*render_again(run, out, redact=redact))

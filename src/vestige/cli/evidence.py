@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from vestige.cli.options import Redact
 from vestige.errors import BadInput
 from vestige.printable import terminal_text
 
@@ -28,7 +29,10 @@ def verify(
     ] = None,
     identity: Annotated[str, typer.Option(help="Name of the signer in that file.")] = "",
 ) -> None:
-    """Compute judgement and page of a run again from its units. Exits with 4 if one differs."""
+    """Compute judgement and page of a run again from its units. Exits with 4 if one differs.
+
+    A redacted report is VERIFIED IN PART: its judgement cannot be computed again. Exits with 0.
+    """
     from vestige.runs.signatures import check_signature, present_signature
     from vestige.runs.verification import verify as verify_run
     from vestige.studies.run_digests import SIGNATURE
@@ -49,7 +53,8 @@ def verify(
     ):
         for sentence in sentences:
             typer.echo(terminal_text(f"{mark}: {sentence}"))
-    typer.secho("VERIFIED" if found.verified else "DOES NOT VERIFY", bold=True)
+    word = "VERIFIED IN PART" if found.in_part else "VERIFIED"
+    typer.secho(word if found.verified else "DOES NOT VERIFY", bold=True)
     if not found.verified:
         raise typer.Exit(DIFFERS)
 
@@ -136,18 +141,26 @@ def export(
     redacted: Annotated[
         Path | None, typer.Option(help="New folder for redacted report, page and digests.")
     ] = None,
-    redact: Annotated[bool, typer.Option("--redact", help="Redact the tables too.")] = False,
+    redact: Redact = None,
 ) -> None:
-    """Write the tables of a report as CSV, or a redacted report to hand over."""
+    """Write the tables of a report as CSV, or a redacted report to hand over.
+
+    Tables of a run whose page is redacted are redacted unless --no-redact is given.
+    """
+    from vestige.pages.saving import is_redacted
     from vestige.reports.files import load_report
     from vestige.runs.csv_tables import write_tables
     from vestige.runs.hand_over import write_redacted
+    from vestige.studies.run_digests import PAGE
 
     if csv is None and redacted is None:
         raise BadInput("Say what to export: --csv FOLDER, --redacted FOLDER, or both.")
     report = load_report(run)
     if csv is not None:
+        if redact is None:
+            redact = is_redacted((run if os.path.isdir(run) else run.parent) / PAGE)
         made = write_tables(report.without_secrets() if redact else report, csv)
-        typer.echo(terminal_text(f"Tables: {len(made)} in {csv}"))
+        kind = ", redacted" if redact or report.findings.redacted else ""
+        typer.echo(terminal_text(f"Tables: {len(made)} in {csv}{kind}"))
     if redacted is not None:
         typer.echo(terminal_text(f"Redacted report and page: {write_redacted(report, redacted)}"))

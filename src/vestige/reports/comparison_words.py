@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 
 from vestige.reports import numbers
-from vestige.reports.comparison import UNDEFENDED, DefendedPoint, SearchCost
+from vestige.reports.comparison import UNDEFENDED, ComparisonReport, DefendedPoint, SearchCost
 from vestige.reports.noise import Mean
+from vestige.reports.parts import VerdictKind
 
 MOST_DECIMALS = 5
 
@@ -77,6 +78,16 @@ def _with_limits(mean: Mean, digits: int, unit: str = "") -> str:
     high = written(math.ceil(mean.upper * scale - slack) / scale)
     between = " to " if numbers.MINUS in low + high else numbers.EN_DASH
     return f"{written(mean.value)}{unit} ({low}{between}{high})"
+
+
+def caution_words(report: ComparisonReport) -> str:
+    """What stands above costs where nothing was shown to be defended; empty elsewhere."""
+    if report.verdict.kind is not VerdictKind.NOT_DEMONSTRATED:
+        return ""
+    return (
+        "Nothing was shown to be recovered without a defence, so the errors below do not show "
+        "that a defence protects anything; costs are as measured."
+    )
 
 
 def search_sentences(cost: SearchCost | None) -> tuple[str, ...]:

@@ -252,8 +252,10 @@ def _why_unpaired(old: Path, new: Path, first: AuditFindings, second: AuditFindi
     if first.redacted or second.redacted:
         which = "both reports are" if first.redacted and second.redacted else "one report is"
         return f"{which} redacted, which withholds seed and secrets"
-    if first.seed is None or first.seed != second.seed:
-        return "the seeds differ or are withheld"
+    if first.seed is None or second.seed is None:
+        return "a seed is withheld"
+    if first.seed != second.seed:
+        return f"the seeds differ ({first.seed} and {second.seed})"
     if first.batch_size != second.batch_size:
         return "the batch sizes differ"
     if not (old / "units").is_dir() or not (new / "units").is_dir():

@@ -58,9 +58,11 @@ def row_of(run: RunSummary, sets: Mapping[str, int], *, titles: bool = False) ->
     """A run as the template draws it; ``sets`` are the numbers of the digests of data."""
     title = (run.title if titles else run.public_title) or run.folder
     stamp = STATES.get(run.verdict, STATES[VerdictKind.INVALID.value])
-    finished = run.done is None or (run.done == run.planned and run.verdict != UNFINISHED)
+    asked = (run.planned or 0) + (run.added or 0)
+    finished = run.done is None or (run.done == asked and run.verdict != UNFINISHED)
     count = "" if run.done is None else f"{run.done:,}"
-    count += "" if finished else f" of {run.planned:,}"
+    count += "" if finished else f" of {asked:,}"
+    count += "" if run.done is None or run.unit == "trials" else f" {run.unit}"
     count += "" if run.added is None else f" ({run.added:,} added)"
     return Row(
         run,

@@ -51,9 +51,10 @@ class RunSummary:
     and ``lower`` its lower limit. ``chance`` is what that limit is compared with: the false
     positive rate of the plan, or one in so many candidates. ``guess_rate`` is measured: how often
     guesses with the same hints hit, or of a single record, the releases without it. None where a
-    kind has no such number. ``done`` of ``planned`` are trials, heads, images or units, of which
-    ``added`` were added after a report. ``title`` is the owner's, and ``data`` a digest of the
-    audited records, for the owner alone: of few records it lets a guess at them be tested.
+    kind has no such number. ``done`` and ``planned`` count what ``unit`` names (trials, heads,
+    images, releases or units): ``planned`` is the first plan, and ``added`` were added to it after
+    a report. ``redacted`` marks a redacted copy. ``title`` is the owner's, and ``data`` a digest of
+    the audited records, for the owner alone: of few records it lets a guess at them be tested.
     ``public_title`` is that of the redacted report.
     """
 
@@ -76,6 +77,8 @@ class RunSummary:
     page: bool = False
     problem: str = ""
     public_title: str = ""
+    unit: str = "trials"
+    redacted: bool = False
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,7 @@ class Measure:
     guess_rate: float | None = None
     release: str = ""
     added: int | None = None
+    unit: str = "trials"
 
 
 @singledispatch
@@ -106,7 +110,7 @@ def _audit(report: AuditReport) -> Measure:
     guesses = [rates[a.name].rate for a in findings.attacks if a.guess and a.name in rates]
     return Measure(
         findings.trials_finished,
-        findings.trials_planned,
+        (findings.earlier_trials or (findings.trials_planned,))[0],
         None if rate is None else rate.value,
         None if rate is None else rate.lower,
         findings.false_positive_rate,
@@ -133,6 +137,7 @@ def _heads(report: HeadReport) -> Measure:
         count.joint_lower if count.test is not None else point.lower,
         rates.false_positive_rate,
         release="a published head",
+        unit="heads",
     )
 
 
@@ -149,6 +154,7 @@ def _noise(report: NoiseReport) -> Measure:
         named.lower,
         1 / findings.candidates,
         release=f"μ = {point.mu:g}",
+        unit="images",
     )
 
 
@@ -180,7 +186,7 @@ def _risk(report: RiskReport) -> Measure:
     done, planned = findings.releases_finished, findings.releases_planned
     lead = [one for one in risks if one.attack == report.verdict.attack]
     if not lead:
-        return Measure(done, planned, release=findings.release)
+        return Measure(done, planned, release=findings.release, unit="releases")
     risk = lead[0]
     if risk.highest is None:
         rate, guess, what = risk.average, risk.average_without, "records at random"
@@ -197,6 +203,7 @@ def _risk(report: RiskReport) -> Measure:
         findings.false_positive_rate,
         guess,
         f"{findings.release}: {what}",
+        unit="releases",
     )
 
 
@@ -293,6 +300,8 @@ def _finished(path: Path, name: str, report: Report[Any, Any]) -> RunSummary:
         findings.times.cpu_seconds,
         (path / PAGE).is_file(),
         public_title=public,
+        unit=measure.unit,
+        redacted=findings.redacted,
     )
 
 
@@ -311,4 +320,4 @@ def _unfinished(path: Path, name: str) -> RunSummary:
         return RunSummary(name, "", DAMAGED, problem="manifest.json is missing or damaged.")
     units = path / "units"
     done = sum(map(bool, map(UNIT.fullmatch, os.listdir(units)))) if units.is_dir() else 0
-    return RunSummary(name, kind, UNFINISHED, done=done, planned=planned)
+    return RunSummary(name, kind, UNFINISHED, done=done, planned=planned, unit="units")

@@ -51,11 +51,13 @@ class Verification:
     """What verification found; the run verifies if there is no difference.
 
     Sentences say what was confirmed, what differs, and (``open``) what could not be computed again.
+    ``in_part`` says that the judgement is among the latter: the report is redacted.
     """
 
     differences: list[str] = field(default_factory=list)
     confirmed: list[str] = field(default_factory=list)
     open: list[str] = field(default_factory=list)
+    in_part: bool = False
 
     @property
     def verified(self) -> bool:
@@ -190,6 +192,7 @@ def _units(path: Path, said: Verification, *, redacted: bool) -> list[UnitResult
 
 def _check_judgement(report: Report[Any, Any], said: Verification) -> None:
     if report.findings.redacted:
+        said.in_part = True
         said.open.append(
             "The judgement was reached from numbers that a redacted report withholds: it was not "
             "reached again."

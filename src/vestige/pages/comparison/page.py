@@ -32,8 +32,13 @@ from vestige.reports.comparison import (
     Recommendation,
     Server,
 )
-from vestige.reports.comparison_words import error_with_limits, lost_words, search_sentences
-from vestige.reports.parts import Picture, VerdictKind
+from vestige.reports.comparison_words import (
+    caution_words,
+    error_with_limits,
+    lost_words,
+    search_sentences,
+)
+from vestige.reports.parts import Picture
 
 AIM = 1_000_000
 """Bytes that a page should have; fewer pictures are shown until it fits."""
@@ -133,7 +138,7 @@ def _page(report: ComparisonReport, most: int) -> str:
     bare = [p for p in found.points if p.defense == UNDEFENDED]
     first = read_secrets(found, list(dict.fromkeys([*bare, *best])))[:1]
     exhibit = fragment(
-        "comparison.html", "exhibit", found, views, budget, seen, first, _caution(report)
+        "comparison.html", "exhibit", found, views, budget, seen, first, caution_words(report)
     )
     sheets, drawn = [text("comparison.css")], ""
     if read:
@@ -170,16 +175,6 @@ def _page(report: ComparisonReport, most: int) -> str:
         source="a comparison",
         report=report,
         styles=sheets,
-    )
-
-
-def _caution(report: ComparisonReport) -> str:
-    """What stands above costs where nothing was shown to be defended."""
-    if report.verdict.kind is not VerdictKind.NOT_DEMONSTRATED:
-        return ""
-    return (
-        "Nothing was shown to be recovered without a defence, so the errors below do not show "
-        "that a defence protects anything; costs are as measured."
     )
 
 
