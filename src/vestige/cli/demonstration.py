@@ -110,7 +110,7 @@ def head_demonstration() -> Audit:
         attacks=[demonstration_attack()],
         threat=WeakAdversary(),
         batch_size=10,
-        title=f"{HEAD_TITLE}: audit",
+        title=f"{HEAD_TITLE}: audit of a few heads (heads/page.html is the study of {HEADS})",
     )
 
 

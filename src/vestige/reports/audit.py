@@ -225,7 +225,7 @@ class Film(Document):
 
 
 class Exhibit(Document):
-    """A trial to look at, chosen by rank of distance to the secret, never by eye.
+    """A trial to look at, chosen by the rank of the secret and then by distance, never by eye.
 
     ``place`` is its place among ``of`` trials. ``batch`` holds the other records of its batch as
     pairs of secret and reconstruction. Pictures are None where they are withheld or missing.

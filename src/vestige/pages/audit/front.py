@@ -107,9 +107,9 @@ def trials_note(findings: AuditFindings) -> str:
     distance = findings.distance if place is None else findings.further_distances[place].name
     passing = numbers.one_in(findings.false_positive_rate)
     sentences = [
-        "Trials are chosen by rank of distance to the secret, never by eye."
+        "Trials are chosen by the secret's rank among its decoys, then by distance, never by eye."
         if findings.trials_finished >= 6
-        else "All trials are shown, closest first."
+        else "All trials are shown, by the secret's rank among its decoys, then by distance."
         if findings.trials_finished > 1
         else "",
         f"A hit lies closer to its secret than to all but {passing} of its own decoys"

@@ -137,9 +137,8 @@ def _page(report: ComparisonReport, most: int) -> str:
     best = [p for p in (best_within_budget(report, s.name) for s in found.servers) if p]
     bare = [p for p in found.points if p.defense == UNDEFENDED]
     first = read_secrets(found, list(dict.fromkeys([*bare, *best])))[:1]
-    exhibit = fragment(
-        "comparison.html", "exhibit", found, views, budget, seen, first, caution_words(report)
-    )
+    parts = (found, views, budget, seen, first, caution_words(report))
+    exhibit = fragment("comparison.html", "exhibit", *parts)
     sheets, drawn = [text("comparison.css")], ""
     if read:
         sheets.append(text("texts.css"))

@@ -1,4 +1,4 @@
-"""Which trials a reader looks at: chosen by rank of distance to the secret, never by eye."""
+"""Which trials a reader looks at: chosen by the rank of the secret, never by eye."""
 
 from __future__ import annotations
 
@@ -68,8 +68,10 @@ def _shown_attack(findings: AuditFindings) -> AttackFindings | None:
     return named[0] if named else strongest(findings, attack_rates(findings))
 
 
-def _closeness(outcome: Outcome) -> tuple[float, int]:
-    return (NOTHING if outcome.distance is None else outcome.distance, outcome.trial)
+def _closeness(outcome: Outcome) -> tuple[int, float, int]:
+    """By the secret's rank among its decoys, so that the best trial is a hit if any is one."""
+    distance = NOTHING if outcome.distance is None else outcome.distance
+    return outcome.rank, distance, outcome.trial
 
 
 def _exhibit(
