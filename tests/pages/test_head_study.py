@@ -19,6 +19,7 @@ from vestige.pages.heads.tables import (
 )
 from vestige.reports.heads import HeadReport, OperatingPoint
 from vestige.reports.parts import VerdictKind
+from vestige.studies.heads.judge import judge_rates
 from vestige.studies.judge import judge
 
 from .studies import STUDIES, heads, made_rates, null_heads
@@ -265,3 +266,19 @@ def test_a_comparison_with_real_images_is_explained():
     assert [row.name for row in table.rows][:2] == ["Another head", "A real image, no attack"]
     assert "does not mean that chance beats the attack" in render_heads(heads())
     assert "first and the last bar hold all values beyond" in render_heads(heads())
+
+
+@pytest.mark.parametrize(("count", "said"), [(4, "allow no p below 4.2%"), (50, "gives p = ")])
+def test_a_limit_above_chance_without_a_test_that_shows_it_is_explained(count: int, said: str):
+    rates = made_rates(1.0)
+    weak = [
+        one.model_copy(
+            update={"test": one.test.model_copy(update={"as_extreme": one.test.permutations // 2})}
+        )
+        for one in rates.counted
+        if one.test is not None
+    ]
+    verdict = judge_rates(rates.model_copy(update={"heads": count, "counted": tuple(weak)}))
+    assert verdict.kind is VerdictKind.NOT_DEMONSTRATED
+    assert "an exact test over the heads must reach p = 2.5%" in verdict.lede
+    assert said in verdict.lede

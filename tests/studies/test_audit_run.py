@@ -476,3 +476,9 @@ def test_all_records_of_summed_clients_count(sure, hits):
     audit = small_audit([Many(40, secret, sure)], victim=victim, batch_size=4)
     outcome = run(replace(audit, trials=1)).findings.attacks[0].outcomes[0]
     assert (outcome.mse == 0) is hits
+
+
+def test_the_first_trial_shown_has_the_best_rank_so_a_hit_is_shown_if_there_is_one():
+    found = run(replace(small_audit([Many(1)]), trials=8)).findings
+    ranks = sorted(outcome.rank for outcome in found.attacks[0].outcomes)
+    assert [one.rank for one in found.exhibits] == [ranks[0], ranks[4], ranks[-1]]
