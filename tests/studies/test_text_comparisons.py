@@ -30,7 +30,7 @@ from vestige.studies.risk.plan import RecordRisk
 from vestige.victims import SharedGradient
 
 DEFENSES = [
-    defenses.GradientNoise(1e-3),
+    defenses.GradientNoise(1.0),
     defenses.GradientPruning(0.5),
     defenses.GradientClipping(1.0),
     defenses.GradientQuantization(8),
@@ -76,7 +76,7 @@ def test_every_defence_is_measured_in_wrong_tokens(task):
     assert all(0 <= m.error.value <= 1 for cell in cells.values() for m in cell.measures)
     assert cells["No defence"].protection.value == 0.0
     assert cells["No defence"].strongest == "Span inversion"
-    assert cells["Noise σ 0.001"].protection.value > 0.3
+    assert cells["Noise σ 1"].protection.value > 0.3
     assert all("squared errors" in cell.floor.reason for cell in cells.values())
     assert found.guess_error.value > 0.3
 

@@ -32,9 +32,8 @@ class GradientCapture(TrainerCallback):
     ``step`` counts from 1; several captures of other steps may share a folder. Gradients of
     accumulated batches are one gradient, as the optimizer sees them, and the batch size that is
     stored counts the texts that went through the model for it. A ``Trainer`` clips gradients to
-    ``max_grad_norm`` before: a clipped gradient has another length, so what is read from it is not
-    certified; set ``max_grad_norm=0`` where clients do not clip. It works where a process holds
-    whole gradients: one device, or data parallel.
+    ``max_grad_norm`` before. It works where a process holds whole gradients: one device, or data
+    parallel.
     """
 
     def __init__(self, folder: str | Path, *, step: int = 1) -> None:

@@ -95,13 +95,17 @@ def _page(
         note += " The film strip is left out to keep the page small."
     if differences is not None and images and not found.redacted:
         note += " Differences of some trials are left out to keep the page small."
-    exhibit = fragment("audit.html", "exhibit", found, triplets, (), note)
+    texts = found.space.kind == "text"  # may be long: the first, the decision, then the others
+    exhibit = fragment(
+        "audit.html", "exhibit", found, triplets[:1] if texts else triplets, (), note
+    )
     more = any(one.film or one.batch for one in triplets)
     further = fragment("audit.html", "further", triplets) if more else ""
     if not triplets:
         exhibit = ""
-    elif found.space.kind == "text":  # texts may be long: the answers for the decision come first
-        exhibit, further = "", Markup("{} {}").format(exhibit, further)
+    elif texts and len(triplets) > 1:
+        others = fragment("audit.html", "exhibit", found, triplets[1:], (), "")
+        further = Markup("{} {}").format(others, further)
     return render_page(
         title=found.title,
         date=numbers.date(found.times.finished) if found.times.finished else "",
