@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -52,7 +53,7 @@ def test_a_row_of_a_network_defined_here(networks, mode):
     facts = networks.measured(networks.Row("MobileNetV3-small", 64, 1, mode))
     assert facts["restarts"] == "as one batch"
     assert facts["difference"] < networks.DIFFERENCE
-    assert facts["seconds"] > 0
+    assert math.isfinite(facts["seconds"])  # a difference of two timings: its sign is not tested
 
 
 def test_rows_say_what_happened(networks, monkeypatch, capsys):
