@@ -7,10 +7,12 @@ guessable language. Costs are CPU seconds of this process. Rows print the texts 
 Clopper–Pearson limits of 95%. Exits with 1 if a figure falls short of its goal.
 
 - decoders: GPT-2 of two layers, width 768 and the vocabulary of 50,257 (tied embeddings), batches
-  of 4 and 8 texts of 32 tokens, random and trained; width 256, 16 texts of 15 tokens; sentences of
-  this project's own documentation with a Llama model, which no setting was chosen on;
+  of 4 and 8 texts of 32 tokens, random and trained;
+- small decoders: width 256, 16 texts of 15 tokens; sentences of this project's own documentation
+  with a Llama model, which no setting was chosen on;
 - encoders: BERT of two layers, width 256, batches of 1 to 4, and width 768;
-- adapters: low-rank ones on every linear layer of a decoder of width 256, at their start and later;
+- adapters: low-rank ones on every linear layer of a decoder of width 256, at their start and with
+  a second matrix that is no longer zero;
 - defences: noise, half precision, clipping, pruning, and updates of one step;
 - sizes: batches until they hold more tokens than the model has inputs;
 - certificates: small random worlds of several models, releases in half precision, under noise, with
@@ -59,6 +61,9 @@ def decoders(sheet: Sheet, args: argparse.Namespace) -> None:
             tally.show(sheet, f"decoder 768, 50,257 tokens, {words}, {count} × 32: exact", 99)
             if count == 4:
                 sheet.figure("  CPU seconds of a batch", tally.slowest, 60, "s", most=True)
+
+
+def small_decoders(sheet: Sheet, args: argparse.Namespace) -> None:
     small, tally = TextSpace(15, 5_000, ("text",)), Tally()
     for batch in range(4):
         records = random_records(small, 16, "small", batch)
@@ -97,7 +102,7 @@ def adapters(sheet: Sheet, args: argparse.Namespace) -> None:
         for batch in range(5):
             records = random_records(space, count, "adapter", rank, count, up, batch)
             tally.add(*_read(with_adapters(decoder(5_000, 256, batch), rank, up), records))
-        when = "trained" if up else "at their start"
+        when = "second matrix random" if up else "at their start"
         tally.show(sheet, f"adapters of rank {rank}, {when}, {count} × 12: exact")
 
 
@@ -108,6 +113,7 @@ def _read(model, records):
 
 SECTIONS = {
     "decoders": decoders,
+    "small decoders": small_decoders,
     "encoders": encoders,
     "adapters": adapters,
     "defences": text_defences.defences,
