@@ -3,7 +3,8 @@
 A search looks at some texts and stops at the first that explain a release. Whether others would
 explain it too is a property of the model: it may have two tokens with one embedding, read no
 positions, fold token numbers, or never look at the end of a text. So close relatives of each text
-take its place, one at a time, and the batch is compared with the release again.
+take its place, one at a time, and the batch is compared with the release again. They are a list of
+known blind spots of models, not all texts there are.
 """
 
 from __future__ import annotations
